@@ -1,0 +1,1 @@
+"""Drafting for generate(): the candidate generator and what connects it to transformers."""

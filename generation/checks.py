@@ -1,0 +1,59 @@
+"""Refusals before any work: one sentence that says what was got, what is allowed and what to do."""
+
+from torch import Tensor
+
+
+def check_target(draft, target) -> None:
+    """Raise `ValueError` unless `target` is a model this drafter can serve.
+
+    Args:
+        draft: the `DominoModel`.
+        target: the model whose `generate` was called.
+    """
+    name, config = type(target).__name__, target.config.get_text_config()
+    if target.config.is_encoder_decoder:
+        raise ValueError(f"A Domino drafter needs a decoder-only target, got the encoder-decoder {name}.")
+    if target._is_stateful:
+        raise ValueError(
+            f"A Domino drafter needs a target whose cache can be cropped, got {name}, which keeps a recurrent state: "
+            "generate without assistant_model."
+        )
+    for field in ("vocab_size", "hidden_size"):
+        ours, theirs = getattr(draft.config, field), getattr(config, field)
+        if ours != theirs:
+            raise ValueError(
+                f"This drafter was trained for a target with {field}={ours}, got {name} with {field}={theirs}: "
+                "use the target named in the drafter's card, or a drafter trained for this target."
+            )
+    if max(draft.config.target_layer_ids) >= config.num_hidden_layers:
+        raise ValueError(
+            f"This drafter reads the target's layers {draft.config.target_layer_ids}, but {name} has only "
+            f"{config.num_hidden_layers} (0 … {config.num_hidden_layers - 1}): use the target named in the drafter's card."
+        )
+    if target.get_output_embeddings() is None:
+        raise ValueError(f"A Domino drafter needs a target with a language-model head, got {name}.")
+    rows = target.get_input_embeddings().weight.shape[0]
+    if draft.config.mask_token_id >= rows:
+        raise ValueError(
+            f"The drafter's mask_token_id is {draft.config.mask_token_id}, but the embedding of {name} has {rows} rows."
+        )
+
+
+def check_mode(generation_config) -> None:
+    """Raise `ValueError` for decoding modes that cannot be drafted for."""
+    if (generation_config.num_beams or 1) > 1:
+        raise ValueError(
+            f"assistant_model works with greedy decoding and sampling, got num_beams={generation_config.num_beams}: "
+            "set num_beams=1 or drop assistant_model."
+        )
+    if generation_config.assistant_ensemble_weight is not None:
+        raise ValueError("assistant_ensemble_weight makes verification lossy; a Domino drafter is lossless: drop it.")
+
+
+def check_batch(input_ids: Tensor) -> None:
+    """Raise `ValueError` for more than one sequence: transformers' assisted loop is batch 1."""
+    if input_ids.shape[0] > 1:
+        raise ValueError(
+            f"generate(assistant_model=...) takes one sequence at a time, got a batch of {input_ids.shape[0]}: "
+            "call it once per prompt, or drop assistant_model."
+        )

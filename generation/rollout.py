@@ -1,0 +1,52 @@
+"""The serial part of drafting: walk the block, each token seeing those before it (paper, section 3, steps 2-4)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .. kernels.reference import correction, gru_step, split_w1  # fmt: skip  # isort: skip
+
+
+def rollout(
+    draft,
+    hidden: Tensor,
+    base_logits: Tensor,
+    anchor_ids: Tensor,
+    embed: Callable[[Tensor], Tensor],
+    pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """Draft n tokens from n slots.
+
+    Draft i (1-based) is picked from L_i = base_i, plus the correction when i > pure_draft_prefix_len, with the GRU state
+    that has consumed the anchor and drafts 1 … i-1. Worked example, prefix length 1, n = 3, anchor x:
+        d1 ~ base_1;   S = GRU(x, d1),     d2 ~ base_2 + Δ(H_2, S);   S = GRU(x, d1, d2), d3 ~ base_3 + Δ(H_3, S).
+    Both label layouts read the same way once the caller has cut off the unused slot 0 of the fill-in layout.
+
+    Args:
+        draft: the `DominoModel`; its head weights are used on its own device and in its own dtype.
+        hidden: [batch, n, hidden], backbone output H of the drafting slots, on the draft's device.
+        base_logits: [batch, n, vocab], on the target's device, at least float32.
+        anchor_ids: [batch, 1], last verified token.
+        embed: token ids [batch, 1] -> target embeddings [batch, 1, hidden] on the draft's device.
+        pick: (logits [batch, vocab], drafts so far [batch, i-1]) -> (token [batch, 1], logits q [batch, vocab]).
+
+    Returns:
+        drafts [batch, n] and the picked-from logits q [batch, n, vocab].
+    """
+    gru, w2 = draft.prefix_gru, draft.embed_proj[2].weight
+    w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
+    z = torch.nn.functional.linear(hidden, w_z)
+
+    state = hidden.new_zeros(hidden.shape[0], gru.hidden_size)
+    drafts, picked_from = anchor_ids[:, :0], []
+    token = anchor_ids
+    for i in range(hidden.shape[1]):
+        state = gru_step(embed(token)[:, 0], state, gru.weight_ih_l0, gru.weight_hh_l0)
+        logits = base_logits[:, i]
+        if i >= draft.config.pure_draft_prefix_len:
+            logits = logits + correction(z[:, i], state, w_s, w2).to(logits)
+        token, q = pick(logits, drafts)
+        drafts = torch.cat([drafts, token], dim=-1)
+        picked_from.append(q)
+    return drafts, torch.stack(picked_from, dim=1)

@@ -1,0 +1,253 @@
+"""Domino drafter: a DFlash backbone and a light causal head (arXiv 2605.29707).
+
+Remote-code manifest (transformers' loader scans these lines for files to fetch; they are paths, not statements):
+
+    from .generation/candidate_generator import *
+    from .generation/checks import *
+    from .generation/dispatch import *
+    from .generation/rollout import *
+    from .generation/statistics import *
+    from .kernels/reference import *
+"""
+
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.qwen3.modeling_qwen3 import (
+    Qwen3MLP,
+    Qwen3RMSNorm,
+    Qwen3RotaryEmbedding,
+    eager_attention_forward,
+    rotate_half,
+)
+
+from .configuration_domino import DominoConfig
+
+# The space after the dots keeps the loader's regular expression from taking these for flat files.
+from . generation.candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
+from . generation.dispatch import install  # fmt: skip  # isort: skip
+from . generation.statistics import DraftStatistics  # fmt: skip  # isort: skip
+
+# Other names the same tensors go by in published checkpoints.
+WEIGHT_ALIASES = {
+    r"^model\.": "",
+    r"^(?:model\.)?encoder\.fc\.": "fc.",
+    r"^(?:model\.)?encoder\.output_norm_enc\.": "hidden_norm.",
+}
+
+
+class DominoAttention(nn.Module):
+    """Attention of a block over the target's context and itself; the context enters as keys and values only."""
+
+    def __init__(self, config: DominoConfig, layer_idx: int):
+        super().__init__()
+        self.config, self.layer_idx, self.head_dim = config, layer_idx, config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = self.head_dim**-0.5
+        self.is_causal = False
+        queries, keys = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=config.attention_bias)
+        self.q_norm = Qwen3RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+        self.k_norm = Qwen3RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+
+    def forward(self, hidden_states, context, position_embeddings, attention_mask, past_key_values=None) -> Tensor:
+        """hidden_states [batch, q, hidden], context [batch, c, hidden], rotary tables for c + q positions."""
+        heads = (*hidden_states.shape[:-1], -1, self.head_dim)
+        keys_from = torch.cat([context, hidden_states], dim=1)
+        key_heads = (*keys_from.shape[:-1], -1, self.head_dim)
+        query = self.q_norm(self.q_proj(hidden_states).view(heads)).transpose(1, 2)
+        key = self.k_norm(self.k_proj(keys_from).view(key_heads)).transpose(1, 2)
+        value = self.v_proj(keys_from).view(key_heads).transpose(1, 2)
+
+        cos, sin = (table.unsqueeze(1) for table in position_embeddings)
+        block = hidden_states.shape[1]  # the tables run over context then block: queries take the last positions
+        query = query * cos[:, :, -block:] + rotate_half(query) * sin[:, :, -block:]
+        key = key * cos + rotate_half(key) * sin
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        out, _ = attend(self, query, key, value, attention_mask, scaling=self.scaling, is_causal=False)
+        return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1))
+
+
+class DominoDecoderLayer(nn.Module):
+    """Pre-norm layer of the backbone; only the block has a residual stream."""
+
+    def __init__(self, config: DominoConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = DominoAttention(config, layer_idx)
+        self.mlp = Qwen3MLP(config)
+        self.input_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, hidden_states, context, position_embeddings, attention_mask, past_key_values=None) -> Tensor:
+        normed = self.input_layernorm(hidden_states)
+        hidden_states = hidden_states + self.self_attn(
+            normed, context, position_embeddings, attention_mask, past_key_values
+        )
+        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+class DominoModel(PreTrainedModel):
+    """Drafter for a frozen target: backbone, context projection and causal head.
+
+    `forward` is the backbone alone and meets transformers' own dflash contract, so the same weights run head-off with
+    `generate(assistant_model=draft, speculation_type="dflash")` where `shift_label` is false. With the head, hand the
+    model to `target.generate(assistant_model=draft)`; the counts of the last call are in `statistics`.
+    """
+
+    config_class = DominoConfig
+    base_model_prefix = "domino"
+    main_input_name = "noise_embeds"
+    _no_split_modules = ["DominoDecoderLayer"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: DominoConfig):
+        super().__init__(config)
+        width = config.hidden_size
+        self.fc = nn.Linear(len(config.target_layer_ids) * width, width, bias=False)
+        self.hidden_norm = Qwen3RMSNorm(width, eps=config.rms_norm_eps)
+        self.layers = nn.ModuleList([DominoDecoderLayer(config, i) for i in range(config.num_hidden_layers)])
+        self.norm = Qwen3RMSNorm(width, eps=config.rms_norm_eps)
+        self.rotary_emb = Qwen3RotaryEmbedding(config)
+        self.prefix_gru = nn.GRU(width, config.gru_hidden_dim, bias=False, batch_first=True)
+        self.embed_proj = nn.Sequential(
+            nn.Linear(width + config.gru_hidden_dim, config.emb_dim, bias=False),
+            nn.SiLU(),
+            nn.Linear(config.emb_dim, config.vocab_size, bias=False),
+        )
+        self.statistics = DraftStatistics()
+        self._context_key = f"domino_context_{uuid.uuid4().hex}"
+        self.post_init()
+
+    def forward(
+        self,
+        noise_embeds: Tensor,
+        context_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: DynamicCache | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPast:
+        r"""
+        Backbone over blocks (paper, section 3, step 1).
+
+        Args:
+            noise_embeds: [batch, q, hidden], target embeddings of the anchor and the masks; several blocks in training.
+            context_hidden_states: [batch, c, len(target_layer_ids) * hidden], features not yet in the cache.
+            attention_mask: [batch, cached + c + q] with 0 for padding, or a ready mask [batch, 1, q, cached + c + q].
+            position_ids: [batch, c + q], context then block; default: counting on from the cache.
+            past_key_values: keys and values of context; the block's are appended too, crop them with `crop(-q)`.
+
+        Returns:
+            `last_hidden_state` [batch, q, hidden] after the final norm, and the cache.
+        """
+        cached = past_key_values.get_seq_length() if past_key_values is not None else 0
+        context = self.hidden_norm(self.fc(context_hidden_states))
+        new = context.shape[1] + noise_embeds.shape[1]
+        if position_ids is None:
+            position_ids = torch.arange(cached, cached + new, device=noise_embeds.device)[None]
+        if attention_mask is not None and attention_mask.dim() == 2:
+            everything = noise_embeds.new_empty(noise_embeds.shape[0], cached + new, 1)  # only its shape is read
+            attention_mask = create_bidirectional_mask(
+                config=self.config,
+                inputs_embeds=noise_embeds,
+                attention_mask=attention_mask,
+                encoder_hidden_states=everything,
+            )
+        hidden_states, position_embeddings = noise_embeds, self.rotary_emb(noise_embeds, position_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, context, position_embeddings, attention_mask, past_key_values)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
+
+    def draft_block(self, block_embeds: Tensor, features: Tensor, positions: Tensor, context: DynamicCache) -> Tensor:
+        """H of one block at the positions after `positions`; afterwards `context` holds the features, not the block.
+
+        Args:
+            block_embeds: [1, block, hidden]. features: [1, c, F * hidden]. positions: [1, c], of the features.
+
+        Returns:
+            [1, block, hidden].
+        """
+        block = block_embeds.shape[1]
+        after = positions[:, -1:] + 1 + torch.arange(block, device=positions.device)
+        out = self(block_embeds, features, None, torch.cat([positions, after], dim=-1), context)
+        context.crop(-block)
+        return out.last_hidden_state
+
+    def make_candidate_generator(
+        self, target, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
+    ) -> DominoCandidateGenerator:
+        """The generator for one call of `target.generate`; found by this name (see `generation/dispatch.py`).
+
+        The draft context rides on the target's cache, so a cache continued over turns, or copied, keeps it; one that was
+        shortened since starts anew. Positions are explicit, so a context with a gap is legitimate.
+        """
+        cache = model_kwargs["past_key_values"]
+        context = getattr(cache, self._context_key, None)
+        if context is None or context.get_seq_length() > cache.get_seq_length():
+            context = DynamicCache(config=self.config)
+        setattr(cache, self._context_key, context)
+        self.statistics = DraftStatistics()
+        return DominoCandidateGenerator(
+            self, target, generation_config, logits_processor, stopping_criteria, context, self.statistics
+        )
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """Load a drafter in our layout or in the published one.
+
+        Raises:
+            `ValueError`: a tensor of the drafter is absent, a tensor of the file is unknown, or the file is damaged.
+        """
+        kwargs.setdefault("key_mapping", WEIGHT_ALIASES)
+        try:
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+            )
+        except SafetensorError as error:
+            raise ValueError(
+                f"The weights in {pretrained_model_name_or_path!r} are damaged or truncated ({error}): fetch them again."
+            ) from error
+        absent, unknown = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+        if absent or unknown:
+            raise ValueError(
+                f"The weights in {pretrained_model_name_or_path!r} are not those of this Domino drafter. "
+                f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}."
+            )
+        return (model, info) if output_loading_info else model
+
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """As transformers, and the nested code files are put where the imports look for them."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        here, out = Path(__file__).resolve().parent, Path(save_directory)
+        for source in map(Path, get_relative_import_files(str(here / "modeling_domino.py"))):
+            relative = source.relative_to(here)
+            if len(relative.parts) == 1:
+                continue
+            (out / relative.name).unlink(missing_ok=True)  # transformers copied it flat
+            (out / relative.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, out / relative)
+
+
+DominoConfig.register_for_auto_class()
+DominoModel.register_for_auto_class("AutoModel")
+install()
+
+__all__ = ["DominoModel"]

@@ -3,7 +3,6 @@
 from transformers import AutoConfig, AutoModel
 
 from .configuration_domino import DominoConfig
-from .generation.dispatch import decode
 from .generation.statistics import DraftStatistics
 from .modeling_domino import DominoModel
 
@@ -11,4 +10,4 @@ AutoConfig.register(DominoConfig.model_type, DominoConfig, exist_ok=True)
 AutoModel.register(DominoConfig, DominoModel, exist_ok=True)
 
 __version__ = "0.1.0"
-__all__ = ["DominoConfig", "DominoModel", "DraftStatistics", "decode"]
+__all__ = ["DominoConfig", "DominoModel", "DraftStatistics"]

@@ -25,7 +25,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3MLP,
-    Qwen3RMSNorm,
     Qwen3RotaryEmbedding,
     eager_attention_forward,
     rotate_half,
@@ -35,7 +34,7 @@ from .configuration_domino import DominoConfig
 
 # The space after the dots keeps the loader's regular expression from taking these for flat files.
 from . generation.candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
-from . generation.dispatch import install  # fmt: skip  # isort: skip
+from . generation.dispatch import assisted_decoding, install  # fmt: skip  # isort: skip
 from . generation.statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 # Other names the same tensors go by in published checkpoints.
@@ -44,6 +43,30 @@ WEIGHT_ALIASES = {
     r"^(?:model\.)?encoder\.fc\.": "fc.",
     r"^(?:model\.)?encoder\.output_norm_enc\.": "hidden_norm.",
 }
+
+
+class DominoRMSNorm(nn.Module):
+    """RMSNorm in at least float32; Qwen3's own always rounds to float32, which a float64 reference cannot have."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
+class DominoRotaryEmbedding(Qwen3RotaryEmbedding):
+    """Rotary tables in at least float32, for the same reason."""
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [batch, positions, head_dim] in x's dtype, for position_ids [batch, positions]."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        angles = position_ids[..., None].to(wide) * self.inv_freq.to(x.device, wide)
+        table = torch.cat([angles, angles], dim=-1)
+        return tuple((f(table) * self.attention_scaling).to(x.dtype) for f in (torch.cos, torch.sin))
 
 
 class DominoAttention(nn.Module):
@@ -60,8 +83,8 @@ class DominoAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=config.attention_bias)
-        self.q_norm = Qwen3RMSNorm(self.head_dim, eps=config.rms_norm_eps)
-        self.k_norm = Qwen3RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+        self.q_norm = DominoRMSNorm(self.head_dim, eps=config.rms_norm_eps)
+        self.k_norm = DominoRMSNorm(self.head_dim, eps=config.rms_norm_eps)
 
     def forward(self, hidden_states, context, position_embeddings, attention_mask, past_key_values=None) -> Tensor:
         """hidden_states [batch, q, hidden], context [batch, c, hidden], rotary tables for c + q positions."""
@@ -91,8 +114,8 @@ class DominoDecoderLayer(nn.Module):
         super().__init__()
         self.self_attn = DominoAttention(config, layer_idx)
         self.mlp = Qwen3MLP(config)
-        self.input_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = DominoRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = DominoRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, hidden_states, context, position_embeddings, attention_mask, past_key_values=None) -> Tensor:
         normed = self.input_layernorm(hidden_states)
@@ -113,6 +136,7 @@ class DominoModel(PreTrainedModel):
     config_class = DominoConfig
     base_model_prefix = "domino"
     main_input_name = "noise_embeds"
+    generator_class = DominoCandidateGenerator
     _no_split_modules = ["DominoDecoderLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -122,10 +146,10 @@ class DominoModel(PreTrainedModel):
         super().__init__(config)
         width = config.hidden_size
         self.fc = nn.Linear(len(config.target_layer_ids) * width, width, bias=False)
-        self.hidden_norm = Qwen3RMSNorm(width, eps=config.rms_norm_eps)
+        self.hidden_norm = DominoRMSNorm(width, eps=config.rms_norm_eps)
         self.layers = nn.ModuleList([DominoDecoderLayer(config, i) for i in range(config.num_hidden_layers)])
-        self.norm = Qwen3RMSNorm(width, eps=config.rms_norm_eps)
-        self.rotary_emb = Qwen3RotaryEmbedding(config)
+        self.norm = DominoRMSNorm(width, eps=config.rms_norm_eps)
+        self.rotary_emb = DominoRotaryEmbedding(config)
         self.prefix_gru = nn.GRU(width, config.gru_hidden_dim, bias=False, batch_first=True)
         self.embed_proj = nn.Sequential(
             nn.Linear(width + config.gru_hidden_dim, config.emb_dim, bias=False),
@@ -205,8 +229,29 @@ class DominoModel(PreTrainedModel):
             context = DynamicCache(config=self.config)
         setattr(cache, self._context_key, context)
         self.statistics = DraftStatistics()
-        return DominoCandidateGenerator(
+        return self.generator_class(
             self, target, generation_config, logits_processor, stopping_criteria, context, self.statistics
+        )
+
+    def decode(
+        self, model, input_ids, logits_processor, stopping_criteria, generation_config, drafter_streamer=None, **kwargs
+    ):
+        """A `custom_generate` loop, for those who want nothing of transformers wrapped (`generation/dispatch.py`):
+
+            target.generate(**inputs, custom_generate=draft.decode)
+
+        transformers hands a custom loop neither `streamer` nor `tokenizer`: pass `drafter_streamer` instead of the first;
+        `stop_strings` need the second and so `assistant_model`.
+        """
+        return assisted_decoding(
+            model,
+            self,
+            input_ids,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            generation_config=generation_config,
+            streamer=drafter_streamer,
+            **kwargs,
         )
 
     @classmethod

@@ -57,3 +57,17 @@ def check_batch(input_ids: Tensor) -> None:
             f"generate(assistant_model=...) takes one sequence at a time, got a batch of {input_ids.shape[0]}: "
             "call it once per prompt, or drop assistant_model."
         )
+
+
+def check_continued(input_ids: Tensor, kwargs: dict) -> None:
+    """Raise `ValueError` when a cache is continued with the new tokens alone: the assisted loop needs all of them."""
+    cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
+    cached, given = (cache.get_seq_length() if cache is not None else 0), input_ids.shape[1]
+    # transformers drops a mask of ones and keeps its length
+    masked = mask.shape[1] if mask is not None else getattr(kwargs["generation_config"], "_mask_length", given)
+    if cached == 0 or (cached < given and masked == given):
+        return
+    raise ValueError(
+        f"The cache holds {cached} tokens but only {given} were passed: continue a cache with "
+        "the whole sequence, the cached tokens included."
+    )

@@ -13,56 +13,51 @@ import functools
 
 from transformers import GenerationMixin
 
-from . checks import check_batch, check_mode, check_target  # fmt: skip  # isort: skip
+from . checks import check_batch, check_continued, check_mode, check_target  # fmt: skip  # isort: skip
 
 MARK = "_domino_original"
 
 
-def decode(
-    model,
-    input_ids,
-    logits_processor,
-    stopping_criteria,
-    generation_config,
-    drafter,
-    drafter_streamer=None,
-    **model_kwargs,
-):
-    """Assisted decoding with `drafter` and nothing wrapped: `target.generate(**inputs, custom_generate=decode, drafter=draft)`.
-
-    transformers hands neither `assistant_model` nor `streamer` nor `tokenizer` to a custom loop, hence the argument names;
-    `stop_strings` need the tokenizer and so `assistant_model`.
+def assisted_decoding(target, draft, input_ids, **kwargs):
+    """transformers' assisted decoding of `target` with `draft`, whether or not the dispatch is installed.
 
     Args:
-        model: the target. drafter: the `DominoModel`. drafter_streamer: a streamer, if tokens are to be streamed.
-        input_ids: [1, length]. The other arguments are what `generate` prepared.
+        target: the model that verifies. draft: the `DominoModel`. input_ids: [1, length].
+        kwargs: what `generate` hands to a decoding loop.
 
     Returns:
-        What transformers' assisted decoding returns: ids [1, length] or a `GenerateDecoderOnlyOutput`.
+        ids [1, length] or a `GenerateDecoderOnlyOutput`.
     """
-    check_mode(generation_config)
-    check_target(drafter, model)
-    original = _original("_assisted_decoding")
-    return _run(
-        original,
-        model,
-        drafter,
-        input_ids,
-        logits_processor=logits_processor,
-        stopping_criteria=stopping_criteria,
-        generation_config=generation_config,
-        streamer=drafter_streamer,
-        **model_kwargs,
-    )
+    check_mode(kwargs["generation_config"])
+    check_target(draft, target)
+    return _run(_original("_assisted_decoding"), target, draft, input_ids, **kwargs)
 
 
 def _run(original, target, draft, input_ids, logits_processor, stopping_criteria, **kwargs):
     check_batch(input_ids)
+    check_continued(input_ids, kwargs)
     make = functools.partial(draft.make_candidate_generator, target=target, stopping_criteria=stopping_criteria)
-    # A view shares everything with the target but this one attribute, so concurrent calls do not meet.
+    prepare = functools.partial(_prepare_inputs, target)
+    # A view shares everything with the target but these two attributes, so concurrent calls do not meet.
     view = object.__new__(type(target))
-    view.__dict__ = {**target.__dict__, "_get_candidate_generator": make}
+    view.__dict__ = {**target.__dict__, "_get_candidate_generator": make, "prepare_inputs_for_generation": prepare}
     return original(view, input_ids, logits_processor=logits_processor, stopping_criteria=stopping_criteria, **kwargs)
+
+
+def _prepare_inputs(target, input_ids, next_sequence_length=None, past_key_values=None, is_first_iteration=False, **kwargs):
+    """`prepare_inputs_for_generation`, cutting off what a continued cache holds already.
+
+    Plain decoding cuts it in its prefill; the assisted loop of transformers 5.17 … 5.23 reads the whole conversation again.
+    """
+    if is_first_iteration and next_sequence_length is None and past_key_values.get_seq_length() > 0:
+        next_sequence_length = input_ids.shape[1] - past_key_values.get_seq_length()
+    return target.prepare_inputs_for_generation(
+        input_ids,
+        next_sequence_length=next_sequence_length,
+        past_key_values=past_key_values,
+        is_first_iteration=is_first_iteration,
+        **kwargs,
+    )
 
 
 def _original(name: str):

@@ -50,6 +50,10 @@ class DominoTrainer(Trainer):
         )
         return loss, parts, rows
 
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        with torch.no_grad():
+            return self.compute_loss(model, self._prepare_inputs(inputs)).detach(), None, None
+
     def _count(self, weights, rows, parts, lam) -> None:
         blocks = int((weights[..., 0] > 0).sum())
         counts = {"blocks": blocks, "lambda": lam * blocks}

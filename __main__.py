@@ -1,0 +1,5 @@
+"""`python -m domino`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Measuring plain generate against Domino."""

@@ -1,0 +1,1 @@
+"""Publishing a drafter: export, validation, model card."""

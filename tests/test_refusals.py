@@ -1,0 +1,45 @@
+"""Bad input gets one clear sentence, before the target runs."""
+
+import pytest
+import torch
+from tiny import make_draft, make_target
+from transformers import T5Config, T5ForConditionalGeneration
+
+PROMPT = torch.tensor([[3, 9, 27, 5]])
+
+
+def refuse(target, draft, match, ids=PROMPT, **options):
+    def never(*args, **kwargs):
+        raise AssertionError("the target ran")
+
+    target.forward = never
+    with pytest.raises(ValueError, match=match):
+        target.generate(ids, assistant_model=draft, max_new_tokens=4, **options)
+
+
+def test_target_of_another_shape():
+    refuse(make_target(vocab_size=64), make_draft(), "vocab_size=48, got LlamaForCausalLM with vocab_size=64")
+    refuse(make_target(hidden_size=64), make_draft(), "hidden_size=32, got LlamaForCausalLM with hidden_size=64")
+    refuse(make_target(num_hidden_layers=2), make_draft(), r"reads the target's layers \[0, 2\].*has only 2")
+
+
+def test_batch_and_beams():
+    refuse(make_target(), make_draft(), "one sequence at a time, got a batch of 2", ids=PROMPT.expand(2, -1))
+    refuse(make_target(), make_draft(), "got num_beams=3", num_beams=3)
+    refuse(make_target(), make_draft(), "num_return_sequences", do_sample=True, num_return_sequences=2)
+    refuse(make_target(), make_draft(), "lossy", assistant_ensemble_weight=0.5)
+
+
+def test_stateful_target():
+    target = make_target()
+    type(target)._is_stateful, kept = True, type(target)._is_stateful
+    try:
+        refuse(target, make_draft(), "recurrent state")
+    finally:
+        type(target)._is_stateful = kept
+
+
+def test_encoder_decoder_target():
+    shape = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    target = T5ForConditionalGeneration(T5Config(vocab_size=48, **shape))
+    refuse(target, make_draft(), "decoder-only target, got the encoder-decoder T5ForConditionalGeneration")

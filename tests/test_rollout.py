@@ -1,0 +1,118 @@
+"""Drafts equal an independent straight-line re-computation of the equations (float64, 1e-9)."""
+
+import pytest
+import torch
+from tiny import VOCAB, make_draft, make_target
+
+PROMPT = torch.tensor([[18, 20, 36, 18, 45, 14]])
+
+
+def rms(x, weight, eps):
+    return weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def rotate(x, position, theta=10000.0):
+    """Rotary embedding of x [heads, dim] at one position, halves paired (i, i + dim/2)."""
+    half = x.shape[-1] // 2
+    angle = position * (1 / theta ** (torch.arange(half).float() / half)).double()  # the table is defined in float32
+    a, b = x[:, :half], x[:, half:]
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], dim=-1)
+
+
+def backbone(draft, embeds, features):
+    """H of one block after a context, one position at a time; embeds [B, D], features [T, F*D]."""
+    c, eps, w = draft.config, draft.config.rms_norm_eps, draft.state_dict()
+    context = rms(features @ w["fc.weight"].T, w["hidden_norm.weight"], eps)
+    total, group = len(context), c.num_attention_heads // c.num_key_value_heads
+    h = embeds
+    for i in range(c.num_hidden_layers):
+        p = {k.removeprefix(f"layers.{i}."): v for k, v in w.items() if k.startswith(f"layers.{i}.")}
+        x = rms(h, p["input_layernorm.weight"], eps)
+        keys, values = [], []
+        for position, source in enumerate([*context, *x]):
+            k = (p["self_attn.k_proj.weight"] @ source).view(c.num_key_value_heads, c.head_dim)
+            keys.append(rotate(rms(k, p["self_attn.k_norm.weight"], eps), position))
+            values.append((p["self_attn.v_proj.weight"] @ source).view(c.num_key_value_heads, c.head_dim))
+        rows = []
+        for slot, source in enumerate(x):
+            q = (p["self_attn.q_proj.weight"] @ source).view(c.num_attention_heads, c.head_dim)
+            q = rotate(rms(q, p["self_attn.q_norm.weight"], eps), total + slot)
+            heads = []
+            for head in range(c.num_attention_heads):
+                scores = torch.stack([q[head] @ k[head // group] for k in keys]) / c.head_dim**0.5
+                heads.append(sum(s * v[head // group] for s, v in zip(scores.softmax(0), values)))
+            rows.append(p["self_attn.o_proj.weight"] @ torch.cat(heads))
+        h = h + torch.stack(rows)
+        x = rms(h, p["post_attention_layernorm.weight"], eps)
+        gate = x @ p["mlp.gate_proj.weight"].T
+        h = h + (gate * gate.sigmoid() * (x @ p["mlp.up_proj.weight"].T)) @ p["mlp.down_proj.weight"].T
+    return rms(h, w["norm.weight"], eps)
+
+
+def straight_line(draft, target, ids):
+    """Logits of every draft of the first round, greedy; ids [1, n], the last one is the anchor."""
+    c, w = draft.config, draft.state_dict()
+    table, head = target.get_input_embeddings().weight, target.get_output_embeddings().weight
+    states = target(ids[:, :-1], output_hidden_states=True).hidden_states
+    features = torch.cat([states[i + 1][0] for i in c.target_layer_ids], dim=-1)
+    block = [ids[0, -1].item()] + [c.mask_token_id] * (c.block_size - 1)
+    hidden = backbone(draft, table[block], features)
+
+    state, token, out = torch.zeros(c.gru_hidden_dim, dtype=torch.float64), ids[0, -1], []
+    g = c.gru_hidden_dim
+    slots = range(c.block_size) if c.shift_label else range(1, c.block_size)
+    for i, slot in enumerate(slots):
+        a, b = w["prefix_gru.weight_ih_l0"] @ table[token], w["prefix_gru.weight_hh_l0"] @ state
+        r, z = (a[:g] + b[:g]).sigmoid(), (a[g : 2 * g] + b[g : 2 * g]).sigmoid()
+        state = (1 - z) * torch.tanh(a[2 * g :] + r * b[2 * g :]) + z * state
+        logits = head @ hidden[slot]
+        if i >= c.pure_draft_prefix_len:
+            u = w["embed_proj.0.weight"] @ torch.cat([hidden[slot], state])
+            logits = logits + w["embed_proj.2.weight"] @ (u * u.sigmoid())
+        token = logits.argmax()
+        out.append(logits)
+    return torch.stack(out)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+def test_drafts_follow_the_equations(shift, prefix):
+    target = make_target("llama")
+    draft = make_draft(shift_label=shift, pure_draft_prefix_len=prefix)
+    seen = []
+
+    class Spy(draft.generator_class):
+        def _draft_block(self, *args):
+            drafts, q = super()._draft_block(*args)
+            seen.append((drafts, q))
+            return drafts, q
+
+    draft.generator_class = Spy
+    out = target.generate(PROMPT, assistant_model=draft, max_new_tokens=20, do_sample=False, eos_token_id=None)
+
+    expected = straight_line(draft, target, out[:, : PROMPT.shape[1] + 1])
+    drafts, logits = seen[0]
+    assert logits.dtype == torch.float64
+    assert (logits[0] - expected).abs().max() <= 1e-9
+    assert torch.equal(drafts[0], expected.argmax(-1))
+
+    # A later round: its context came in pieces, through the cache.
+    at = PROMPT.shape[1] + 1
+    for (drafts, logits), accepted in zip(seen, draft.statistics.accepted):
+        expected = straight_line(draft, target, out[:, :at])[: logits.shape[1]]
+        assert (logits[0] - expected).abs().max() <= 1e-9
+        at += accepted + 1
+
+
+def test_the_head_matters():
+    """Without the correction the drafts are other tokens; otherwise the tests above would say little."""
+    target = make_target("llama")
+    assert VOCAB == target.config.vocab_size
+    with_head, without = make_draft(pure_draft_prefix_len=1), make_draft(pure_draft_prefix_len=5)
+    drafts = []
+    for draft in (with_head, without):
+        target.generate(PROMPT, assistant_model=draft, max_new_tokens=20, do_sample=False)
+        drafts.append(draft.statistics.accepted)
+    a, b = (straight_line(d, target, PROMPT).argmax(-1) for d in (with_head, without))
+    assert not torch.equal(a, b)

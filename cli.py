@@ -29,15 +29,19 @@ def _models(args):
 def _demo(args) -> None:
     from .evaluation.demo import QUESTION, demo
 
-    demo(*_models(args), args.question or QUESTION, args.max_new_tokens)
+    target, draft, tokenizer = _models(args)
+    demo(target, draft, tokenizer, args.question or QUESTION, args.max_new_tokens)
 
 
 def _measure(args) -> None:
     from .evaluation.measure import measure
 
     counts = {"gsm8k": args.gsm8k, "humaneval": args.humaneval, "mt_bench": args.mt_bench}
+    target, draft, tokenizer = _models(args)
     measure(
-        *_models(args),
+        target,
+        draft,
+        tokenizer,
         {task: n for task, n in counts.items() if n},
         args.out,
         max_new_tokens=args.max_new_tokens,
@@ -72,8 +76,10 @@ def _smollm2(args) -> None:
 def _parser() -> argparse.ArgumentParser:
     from .embedded.smollm2 import DRAFTER
 
-    formatter = {"formatter_class": argparse.ArgumentDefaultsHelpFormatter}
-    parser = argparse.ArgumentParser(prog="domino", description="Lossless speculative decoding for Hugging Face models.")
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="domino", description="Lossless speculative decoding for Hugging Face models."
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
 
     models = argparse.ArgumentParser(add_help=False)
@@ -82,17 +88,21 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--dtype", choices=["bfloat16", "float32", "float16"], default="bfloat16")
     models.add_argument("--max-new-tokens", type=int, default=128)
 
-    add = commands.add_parser("demo", parents=[models], help="one question, streamed and timed", **formatter)
+    add = commands.add_parser(
+        "demo", parents=[models], help="one question, streamed and timed", formatter_class=formatter
+    )
     add.add_argument("--question", help="what to ask (default: a school problem)")
     add.set_defaults(run=_demo)
 
-    add = commands.add_parser("measure", parents=[models], help="τ, speedup and losslessness on prompts", **formatter)
+    add = commands.add_parser(
+        "measure", parents=[models], help="τ, speedup and losslessness on prompts", formatter_class=formatter
+    )
     for task, count in (("gsm8k", 30), ("humaneval", 20), ("mt-bench", 0)):
         add.add_argument(f"--{task}", type=int, default=count, metavar="N", help=f"prompts of {task}, 0 … 40")
     add.add_argument("--out", type=Path, help="JSON file for the samples and their provenance")
     add.set_defaults(run=_measure)
 
-    add = commands.add_parser("export", help="write a Hub repository folder, and push it", **formatter)
+    add = commands.add_parser("export", help="write a Hub repository folder, and push it", formatter_class=formatter)
     add.add_argument("out", type=Path, help="folder to write; must be empty or absent")
     add.add_argument("--drafter", default=DRAFTER, help="folder or Hub id of the drafter")
     add.add_argument("--card", type=Path, default=DRAFTER / "card.yaml", help="YAML with the model card's facts")
@@ -103,11 +113,15 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--message", default="Upload Domino drafter", help="commit message")
     add.set_defaults(run=_export)
 
-    add = commands.add_parser("validate", help="check a drafter folder against both engines' contracts", **formatter)
+    add = commands.add_parser(
+        "validate", help="check a drafter folder against both engines' contracts", formatter_class=formatter
+    )
     add.add_argument("folder", type=Path)
     add.set_defaults(run=_validate)
 
-    add = commands.add_parser("smollm2", help="unpack the embedded target and print its folder", **formatter)
+    add = commands.add_parser(
+        "smollm2", help="unpack the embedded target and print its folder", formatter_class=formatter
+    )
     add.set_defaults(run=_smollm2)
     return parser
 

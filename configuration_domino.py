@@ -90,7 +90,14 @@ class DominoConfig(PreTrainedConfig):
 
     def validate_domino_fields(self):
         """Cross-checks, run after every construction; each error names the field. Raises `ValueError`."""
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_target_layers", "gru_hidden_dim", "emb_dim"):
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_target_layers",
+            "gru_hidden_dim",
+            "emb_dim",
+        ):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         _require(self.block_size >= 2, "block_size", self.block_size, "must be at least 2 (the anchor and one mask)")
         _require(
@@ -176,7 +183,9 @@ def flatten_published(config: dict[str, Any]) -> dict[str, Any]:
     flat = {k: v for k, v in config.items() if k not in ("dflash_config", "model_type", "architectures", "auto_map")}
     for name, value in nested.items():
         if name in flat and flat[name] != value:
-            raise ValueError(f"`{name}` is {flat[name]!r} at top level but {value!r} in `dflash_config`; they must agree.")
+            raise ValueError(
+                f"`{name}` is {flat[name]!r} at top level but {value!r} in `dflash_config`; they must agree."
+            )
         flat[name] = value
     # What the published code assumes when a file leaves these out; not the defaults of a new drafter.
     return {"pure_draft_prefix_len": 0, "shift_label": False, **flat, "model_type": DominoConfig.model_type}

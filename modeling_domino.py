@@ -102,7 +102,9 @@ class DominoAttention(nn.Module):
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
 
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
         out, _ = attend(self, query, key, value, attention_mask, scaling=self.scaling, is_causal=False)
         return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1))
 

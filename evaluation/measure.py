@@ -56,7 +56,9 @@ def markdown(comparisons: list[Comparison], drafts: int) -> str:
 
 def measure(target, draft, tokenizer, counts: dict[str, int], out: Path | None, **options) -> list[Comparison]:
     """Compare on each task of `counts` ({task: number of prompts}), print the table, write JSON to `out`."""
-    results = [compare(target, draft, tokenizer, task, read_questions(task, n), **options) for task, n in counts.items()]
+    results = [
+        compare(target, draft, tokenizer, task, read_questions(task, n), **options) for task, n in counts.items()
+    ]
     table = markdown(results, draft.config.num_drafts)
     print(table)
     if out is not None:

@@ -50,7 +50,9 @@ class DominoCandidateGenerator(CandidateGenerator):
         self.max_drafts = min(self.config.num_drafts, limit if limit is not None else self.config.num_drafts)
         # Length is kept by `_room`; the clock is the loop's own business.
         self.criteria = [c for c in stopping_criteria if not isinstance(c, (MaxLengthCriteria, MaxTimeCriteria))]
-        layers = [i + 1 for i in self.config.target_layer_ids]  # hidden_states[0] is the embedding
+        # A list keeps these hidden states only. Up to transformers 5.17 entry i of a list is layer i's output, later it is
+        # entry i + 1, the embedding being entry 0: ask for both, `_features` tells by the length what came.
+        layers = sorted({entry for i in self.config.target_layer_ids for entry in (i, i + 1)})
         self.model_kwargs_overrides = {
             "output_hidden_states": True if generation_config.output_hidden_states else layers
         }
@@ -104,7 +106,10 @@ class DominoCandidateGenerator(CandidateGenerator):
         anchor and 3 drafts) of which 1 draft was accepted: kept = 2, columns 6 and 7 are context now, column 8 is the new
         anchor, so input_ids has 9 columns and the features' columns are 9 - 1 - 2 … 9 - 1.
         """
-        states = [outputs.hidden_states[i + 1] for i in self.config.target_layer_ids]
+        embedding = (
+            len(outputs.hidden_states) - self.target.config.get_text_config().num_hidden_layers
+        )  # 1 or 0 entries
+        states = [outputs.hidden_states[i + embedding] for i in self.config.target_layer_ids]
         kept = states[0].shape[1] if kept is None else kept
         features = torch.cat([s[:, :kept].to(self.draft.device, self.draft.dtype) for s in states], dim=-1)
         last = input_ids.shape[1] - 1

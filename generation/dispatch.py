@@ -11,7 +11,8 @@ act only when the assistant has `make_candidate_generator` and otherwise call th
 
 import functools
 
-from transformers import GenerationMixin
+import torch
+from transformers import GenerationMixin, StoppingCriteriaList
 
 from . checks import check_batch, check_continued, check_mode, check_target  # fmt: skip  # isort: skip
 
@@ -41,10 +42,30 @@ def _run(original, target, draft, input_ids, logits_processor, stopping_criteria
     # A view shares everything with the target but these two attributes, so concurrent calls do not meet.
     view = object.__new__(type(target))
     view.__dict__ = {**target.__dict__, "_get_candidate_generator": make, "prepare_inputs_for_generation": prepare}
-    return original(view, input_ids, logits_processor=logits_processor, stopping_criteria=stopping_criteria, **kwargs)
+    criteria = _AfterPrompt(stopping_criteria, input_ids.shape[1])
+    return original(view, input_ids, logits_processor=logits_processor, stopping_criteria=criteria, **kwargs)
 
 
-def _prepare_inputs(target, input_ids, next_sequence_length=None, past_key_values=None, is_first_iteration=False, **kwargs):
+class _AfterPrompt(StoppingCriteriaList):
+    """Criteria that only look at sequences longer than the prompt.
+
+    transformers 5.17 asks them about the candidates too, which in the prefill are the prompt itself: one that ends in an end
+    token would lose its first new token.
+    """
+
+    def __init__(self, criteria, prompt_length: int):
+        super().__init__(criteria)
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids, scores, **kwargs):
+        if input_ids.shape[1] <= self.prompt_length:
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+        return super().__call__(input_ids, scores, **kwargs)
+
+
+def _prepare_inputs(
+    target, input_ids, next_sequence_length=None, past_key_values=None, is_first_iteration=False, **kwargs
+):
     """`prepare_inputs_for_generation`, cutting off what a continued cache holds already.
 
     Plain decoding cuts it in its prefill; the assisted loop of transformers 5.17 … 5.23 reads the whole conversation again.

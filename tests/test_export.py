@@ -113,9 +113,15 @@ def edit_tensors(folder, change):
         (lambda f: edit_config(f, shift_label=1), "shift_label"),
         (lambda f: edit_config(f, mask_token_id=48), "mask_token_id"),
         (lambda f: edit_config(f, auto_map={}), "auto_map must be"),
-        (lambda f: edit_tensors(f, lambda t: t.pop("layers.1.mlp.up_proj.weight")), "tensor absent: layers.1.mlp.up_proj"),
+        (
+            lambda f: edit_tensors(f, lambda t: t.pop("layers.1.mlp.up_proj.weight")),
+            "tensor absent: layers.1.mlp.up_proj",
+        ),
         (lambda f: edit_tensors(f, lambda t: t.update(x=torch.zeros(1))), "tensor unknown: x"),
-        (lambda f: edit_tensors(f, lambda t: t.update({"norm.weight": torch.ones(32)})), "norm.weight: dtype must be BF16"),
+        (
+            lambda f: edit_tensors(f, lambda t: t.update({"norm.weight": torch.ones(32)})),
+            "norm.weight: dtype must be BF16",
+        ),
         (
             lambda f: edit_tensors(f, lambda t: t.update({"norm.weight": torch.ones(31).bfloat16()})),
             "norm.weight: shape must be [32], got [31]",

@@ -150,7 +150,9 @@ def test_a_cache_continued_over_turns(target):
     short = target.generate(PROMPT, past_key_values=copied, assistant_model=draft, **GREEDY)
     assert torch.equal(short, target.generate(PROMPT, **GREEDY))
     plain = target.generate(ids["plain"], past_key_values=caches["plain"], **GREEDY)
-    assert torch.equal(plain, target.generate(ids["ours"], past_key_values=caches["ours"], assistant_model=fresh, **GREEDY))
+    assert torch.equal(
+        plain, target.generate(ids["ours"], past_key_values=caches["ours"], assistant_model=fresh, **GREEDY)
+    )
 
 
 def test_pipeline(target, draft, tokenizer):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tiny import DRAFTS, FAMILIES, make_draft, make_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny import DRAFTS, FAMILIES, make_draft, make_target
 
 TARGETS = {family: make_target(family) for family in FAMILIES}
 OPTIONS = st.fixed_dictionaries(
@@ -37,9 +37,7 @@ def test_equals_plain_generate(family, options, layout, kind, prompt, padding):
     shift, prefix, block = layout
     target = TARGETS[family]
     drafts = block if shift else block - 1
-    draft = make_draft(
-        cls=DRAFTS[kind], shift_label=shift, pure_draft_prefix_len=min(prefix, drafts), block_size=block
-    )
+    draft = make_draft(cls=DRAFTS[kind], shift_label=shift, pure_draft_prefix_len=min(prefix, drafts), block_size=block)
     ids = torch.tensor([[0] * padding + prompt])
     mask = torch.tensor([[0] * padding + [1] * len(prompt)])
     options = {"attention_mask": mask, "do_sample": False, **options}
@@ -50,7 +48,10 @@ def test_equals_plain_generate(family, options, layout, kind, prompt, padding):
     emitted = plain.shape[1] - ids.shape[1]
     counts = draft.statistics
     assert sum(counts.accepted) + counts.rounds + 1 == emitted  # the prefill emits one token
-    assert all(a <= d <= options.get("num_assistant_tokens", drafts) for a, d in zip(counts.accepted, counts.drafted))
+    assert all(
+        a <= d <= options.get("num_assistant_tokens", drafts)
+        for a, d in zip(counts.accepted, counts.drafted, strict=True)
+    )
     if kind == "wrong":
         assert sum(counts.accepted) == 0
     if kind == "right":

@@ -54,4 +54,3 @@ def test_push_and_pull(tmp_path, monkeypatch):
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # now from the cache alone, at the pinned revision
         assert first in pull("cached", first)
         assert (tmp_path / "cached" / "model.safetensors").read_bytes() == saved[1]
-

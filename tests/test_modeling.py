@@ -6,7 +6,6 @@ import pytest
 import torch
 from domino import DominoModel
 from safetensors.torch import load_file, save_file
-from tiny import make_draft
 from transformers import AutoModel, DynamicCache
 
 PUBLISHED_ONLY = ("projector_type", "shift_label", "pure_draft_prefix_len", "gru_hidden_dim", "emb_dim")
@@ -79,7 +78,9 @@ def test_absent_and_unknown_weights_are_listed(saved):
     del tensors["layers.1.mlp.up_proj.weight"]
     tensors["prefix_gru.bias_ih_l0"] = torch.zeros(48)
     save_file(tensors, saved / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"Absent: \['layers.1.mlp.up_proj.weight'\].*Unknown: \['prefix_gru.bias_ih_l0'\]"):
+    with pytest.raises(
+        ValueError, match=r"Absent: \['layers.1.mlp.up_proj.weight'\].*Unknown: \['prefix_gru.bias_ih_l0'\]"
+    ):
         DominoModel.from_pretrained(saved)
 
 

@@ -20,7 +20,7 @@ def naive_loss(draft, target, items, anchors):
     table, head = target.get_input_embeddings().weight, target.get_output_embeddings().weight
     total = {"final": 0.0, "base": 0.0}
     norm = 0.0
-    for item, row in zip(items, anchors):
+    for item, row in zip(items, anchors, strict=True):
         ids = item["input_ids"]
         for a in row[row >= 0].tolist():
             block = table[[ids[a].item()] + [c.mask_token_id] * (c.block_size - 1)]
@@ -65,7 +65,7 @@ def test_objective_equals_the_loop(shift, prefix):
     reference = naive_loss(draft, target, items, batch["anchors"])
     theirs = torch.autograd.grad(reference, draft.parameters())
     assert abs(loss - reference) <= 1e-8
-    assert max((a - b).abs().max() for a, b in zip(ours, theirs)) <= 1e-8
+    assert max((a - b).abs().max() for a, b in zip(ours, theirs, strict=True)) <= 1e-8
 
 
 def test_anchors_have_labels():

@@ -40,7 +40,7 @@ def backbone(draft, embeds, features):
             heads = []
             for head in range(c.num_attention_heads):
                 scores = torch.stack([q[head] @ k[head // group] for k in keys]) / c.head_dim**0.5
-                heads.append(sum(s * v[head // group] for s, v in zip(scores.softmax(0), values)))
+                heads.append(sum(s * v[head // group] for s, v in zip(scores.softmax(0), values, strict=True)))
             rows.append(p["self_attn.o_proj.weight"] @ torch.cat(heads))
         h = h + torch.stack(rows)
         x = rms(h, p["post_attention_layernorm.weight"], eps)
@@ -99,7 +99,7 @@ def test_drafts_follow_the_equations(shift, prefix):
 
     # A later round: its context came in pieces, through the cache.
     at = PROMPT.shape[1] + 1
-    for (drafts, logits), accepted in zip(seen, draft.statistics.accepted):
+    for (_, logits), accepted in zip(seen, draft.statistics.accepted, strict=False):
         expected = straight_line(draft, target, out[:, :at])[: logits.shape[1]]
         assert (logits[0] - expected).abs().max() <= 1e-9
         at += accepted + 1
@@ -108,7 +108,7 @@ def test_drafts_follow_the_equations(shift, prefix):
 def test_the_head_matters():
     """Without the correction the drafts are other tokens; otherwise the tests above would say little."""
     target = make_target("llama")
-    assert VOCAB == target.config.vocab_size
+    assert target.config.vocab_size == VOCAB
     with_head, without = make_draft(pure_draft_prefix_len=1), make_draft(pure_draft_prefix_len=5)
     drafts = []
     for draft in (with_head, without):

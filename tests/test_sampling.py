@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from tiny import make_draft, make_target
 from domino.generation.candidate_generator import DominoCandidateGenerator
 from domino.modeling_domino import DominoModel
+from tiny import make_draft, make_target
 from transformers import DynamicCache, GenerationConfig
 from transformers.generation import LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
@@ -105,7 +105,15 @@ def test_joint_distribution(setup):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.1}, {"repetition_penalty": 1.5}, {"typical_p": 0.8}],
+    [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 3},
+        {"top_p": 0.7},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.5},
+        {"typical_p": 0.8},
+    ],
 )
 def test_q_is_what_the_drafts_were_sampled_from(setup, options):
     """q equals the warped causal distribution, and each draft lies in its support."""
@@ -126,7 +134,8 @@ class Recording(DominoCandidateGenerator):
         if q is not None:
             drafts = candidates[:, input_ids.shape[1] :]
             again = [
-                self.logits_processor(candidates[:, : input_ids.shape[1] + i], self.raw[i]) for i in range(drafts.shape[1])
+                self.logits_processor(candidates[:, : input_ids.shape[1] + i], self.raw[i])
+                for i in range(drafts.shape[1])
             ]
             self.draft.records.append((drafts, q, torch.stack(again, dim=1)))
         return candidates, q

@@ -45,7 +45,9 @@ def batches(prompts, tokenizer, size: int, max_prompt: int, seed: int):
     """
     encoded = []
     for text, temperature in prompts:
-        ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)["input_ids"]
+        ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)[
+            "input_ids"
+        ]
         if len(ids) <= max_prompt:
             encoded.append((temperature, ids))
     groups = []
@@ -82,7 +84,7 @@ def answer(target, tokenizer, rows: list[list[int]], temperature: float, layer_i
 
     tokens, kept, bounds, at = [], [], [], 0
     eos = target.generation_config.eos_token_id
-    for row, (prompt, sequence) in enumerate(zip(rows, sequences)):
+    for row, (prompt, sequence) in enumerate(zip(rows, sequences, strict=True)):
         new = sequence[width:].tolist()
         new = new[: new.index(eos) + 1] if eos in new else new
         length = len(prompt) + len(new)
@@ -114,6 +116,7 @@ def main() -> None:
     target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16).eval()
     prompts = read_prompts(config["prompts"], args.prompts, config["seed"])
     work = batches(prompts, tokenizer, config["batch_size"], config["max_prompt_tokens"], config["seed"])
+    work = work[: config["batches"]]
     part, parts = map(int, args.part.split("/"))
     args.out.mkdir(parents=True, exist_ok=True)
 

@@ -68,14 +68,18 @@ def head_inputs(draft, blocks: BlockBatch, features: Tensor, embedding: Tensor) 
     out = draft(noise, features, blocks.mask, blocks.position_ids).last_hidden_state
     hidden = out.view(batch, count, block, -1)[:, :, config.first_slot : config.first_slot + config.num_drafts]
     prefix = F.embedding(blocks.prefix_ids, embedding).flatten(0, 1)
-    states, _ = draft.prefix_gru(prefix.to(draft.prefix_gru.weight_ih_l0.dtype))  # autocast leaves recurrent layers alone
+    states, _ = draft.prefix_gru(
+        prefix.to(draft.prefix_gru.weight_ih_l0.dtype)
+    )  # autocast leaves recurrent layers alone
     states = states.view(batch, count, config.num_drafts, -1)
     code = F.silu(draft.embed_proj[0](torch.cat([hidden, states.to(hidden.dtype)], dim=-1)))
     corrected = torch.arange(config.num_drafts) >= config.pure_draft_prefix_len
     return hidden, code * corrected[:, None].to(code.dtype)
 
 
-def domino_loss(hidden, code, labels, weights, head, w2, log_weights, exact: int, lam: float) -> tuple[Tensor, dict[str, Tensor]]:
+def domino_loss(
+    hidden, code, labels, weights, head, w2, log_weights, exact: int, lam: float
+) -> tuple[Tensor, dict[str, Tensor]]:
     """L = (1 - λ) L_final + λ L_base, each a cross-entropy weighted by w and normalised by Σw.
 
     Args:

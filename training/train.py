@@ -1,6 +1,6 @@
 """Train a drafter on distilled answers with transformers' Trainer.
 
-    python -m domino.training.train training/configs/smollm2-135m.yaml --target <target> --data <shards> --out <folder>
+python -m domino.training.train training/configs/smollm2-135m.yaml --target <target> --data <shards> --out <folder>
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class DominoTrainer(Trainer):
         lam = curriculum(
             self.state.global_step, self.state.max_steps, settings["lambda_base"], settings["lambda_decay_ratio"]
         )
-        blocks = build_blocks(inputs["input_ids"], inputs["lengths"], inputs["anchors"], model.config, settings["gamma"])
+        blocks = build_blocks(
+            inputs["input_ids"], inputs["lengths"], inputs["anchors"], model.config, settings["gamma"]
+        )
         with self.accelerator.autocast():  # accelerate wraps the model's forward alone; the objective is outside it
             loss, parts, rows = self._objective(model, blocks, inputs["features"], lam)
         self._count(blocks.weights, rows, parts, lam)
@@ -97,7 +99,9 @@ def main() -> None:
     limits = {"max_length": settings["max_length"], "min_answer": settings["min_answer"]}
     train, test = DistilledAnswers(shards[: -len(held_out)], **limits), DistilledAnswers(held_out, **limits)
     counts = train.token_counts()
-    print(f"{len(train)} training sequences, {counts.total()} answer tokens, {len(counts)} distinct; {len(test)} held out")
+    print(
+        f"{len(train)} training sequences, {counts.total()} answer tokens, {len(counts)} distinct; {len(test)} held out"
+    )
 
     torch.manual_seed(config["trainer"]["seed"])
     target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16)

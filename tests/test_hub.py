@@ -11,6 +11,19 @@ from tiny import make_draft, make_target
 pytestmark = pytest.mark.hub
 
 
+# A drafter loaded by remote code pushes itself, and what it pushed loads again.
+PUSH_AGAIN = """
+import sys
+sys.modules["domino"] = None
+import torch
+from transformers import AutoModel
+draft = AutoModel.from_pretrained("tester/domino-tiny", trust_remote_code=True)
+draft.push_to_hub("tester/again", commit_message="Again")
+again = AutoModel.from_pretrained("tester/again", trust_remote_code=True)
+assert all(torch.equal(a, b) for a, b in zip(draft.state_dict().values(), again.state_dict().values()))
+"""
+
+
 def domino(*args):
     done = subprocess.run([sys.executable, "-m", "domino", *map(str, args)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -50,6 +63,12 @@ def test_push_and_pull(tmp_path, monkeypatch):
         assert first in pull("sha", first)
         saved = [(tmp_path / n / "model.safetensors").read_bytes() for n in ("main", "tag", "sha")]
         assert saved[1] == saved[2] != saved[0]
+
+        done = subprocess.run([sys.executable, "-c", PUSH_AGAIN], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        files = hub.repos["model", "tester/again"].commits[hub.repos["model", "tester/again"].branches["main"]]["tree"]
+        assert "generation/rollout.py" in files
+        assert "rollout.py" not in files
 
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # now from the cache alone, at the pinned revision
         assert first in pull("cached", first)

@@ -46,12 +46,19 @@ def check_mode(generation_config) -> None:
             f"assistant_model works with greedy decoding and sampling, got num_beams={generation_config.num_beams}: "
             "set num_beams=1 or drop assistant_model."
         )
+    if (generation_config.guidance_scale or 1) != 1:
+        raise ValueError(
+            f"guidance_scale={generation_config.guidance_scale} runs the target once more per token and remembers it, which "
+            "assisted decoding cannot take back: drop guidance_scale or assistant_model."
+        )
     if generation_config.assistant_ensemble_weight is not None:
         raise ValueError("assistant_ensemble_weight makes verification lossy; a Domino drafter is lossless: drop it.")
 
 
 def check_batch(input_ids: Tensor) -> None:
-    """Raise `ValueError` for more than one sequence: transformers' assisted loop is batch 1."""
+    """Raise `ValueError` for more than one sequence, transformers' assisted loop is batch 1, or for none (inputs_embeds)."""
+    if input_ids.shape[1] == 0:
+        raise ValueError("A Domino drafter needs token ids: pass input_ids instead of inputs_embeds.")
     if input_ids.shape[0] > 1:
         raise ValueError(
             f"generate(assistant_model=...) takes one sequence at a time, got a batch of {input_ids.shape[0]}: "

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tiny import make_draft, make_target
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import DynamicCache, T5Config, T5ForConditionalGeneration
 
 PROMPT = torch.tensor([[3, 9, 27, 5]])
 
@@ -27,7 +27,22 @@ def test_batch_and_beams():
     refuse(make_target(), make_draft(), "one sequence at a time, got a batch of 2", ids=PROMPT.expand(2, -1))
     refuse(make_target(), make_draft(), "got num_beams=3", num_beams=3)
     refuse(make_target(), make_draft(), "num_return_sequences", do_sample=True, num_return_sequences=2)
+    refuse(make_target(), make_draft(), "guidance_scale=1.5", guidance_scale=1.5)
     refuse(make_target(), make_draft(), "lossy", assistant_ensemble_weight=0.5)
+
+
+def test_embeddings_instead_of_ids():
+    target = make_target()
+    embeds = target.get_input_embeddings()(PROMPT)
+    with pytest.raises(ValueError, match="pass input_ids instead of inputs_embeds"):
+        target.generate(inputs_embeds=embeds, assistant_model=make_draft(), max_new_tokens=4)
+
+
+def test_half_a_conversation_with_its_cache():
+    target, cache = make_target(), DynamicCache(config=make_target().config)
+    target.generate(PROMPT, past_key_values=cache, max_new_tokens=8, do_sample=False, eos_token_id=None)
+    mask = torch.ones(1, cache.get_seq_length() + 2, dtype=torch.long)
+    refuse(target, make_draft(), "whole sequence", ids=PROMPT[:, :2], past_key_values=cache, attention_mask=mask)
 
 
 def test_stateful_target():

@@ -7,6 +7,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/dispatch import *
     from .generation/rollout import *
     from .generation/statistics import *
+    from .custom_generate/generate import *
     from .kernels/reference import *
 """
 
@@ -218,16 +219,17 @@ class DominoModel(PreTrainedModel):
         return out.last_hidden_state
 
     def make_candidate_generator(
-        self, target, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
+        self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
     ) -> DominoCandidateGenerator:
         """The generator for one call of `target.generate`; found by this name (see `generation/dispatch.py`).
 
-        The draft context rides on the target's cache, so a cache continued over turns, or copied, keeps it; one that was
-        shortened since starts anew. Positions are explicit, so a context with a gap is legitimate.
+        The draft context rides on the target's cache, so a cache continued over turns, or copied, keeps it as long as the
+        text it was drafted for is how this call's text begins. Positions are explicit, so a context with a gap is legitimate.
         """
         cache = model_kwargs["past_key_values"]
         context = getattr(cache, self._context_key, None)
-        if context is None or context.get_seq_length() > cache.get_seq_length():
+        seen = getattr(context, "domino_ids", None)
+        if seen is None or not torch.equal(seen, input_ids[:, : seen.shape[1]]):
             context = DynamicCache(config=self.config)
         setattr(cache, self._context_key, context)
         self.statistics = DraftStatistics()
@@ -271,13 +273,13 @@ class DominoModel(PreTrainedModel):
             )
         except SafetensorError as error:
             raise ValueError(
-                f"The weights in {pretrained_model_name_or_path!r} are damaged or truncated ({error}): fetch them again."
+                f"The weights in {str(pretrained_model_name_or_path)!r} are damaged or truncated ({error}): fetch them again."
             ) from error
         absent, unknown = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
         misshapen = sorted(key for key, *_ in info["mismatched_keys"])
         if absent or unknown or misshapen:
             raise ValueError(
-                f"The weights in {pretrained_model_name_or_path!r} are not those of this Domino drafter. "
+                f"The weights in {str(pretrained_model_name_or_path)!r} are not those of this Domino drafter. "
                 f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}. Of another shape: {misshapen or 'none'}."
             )
         return (model, info) if output_loading_info else model

@@ -1,5 +1,7 @@
 """Hub entry: `target.generate(**inputs, custom_generate="org/drafter", trust_remote_code=True, assistant_model=draft)`."""
 
+import inspect
+
 from transformers import GenerationMixin, StoppingCriteriaList
 from transformers.generation import StopStringCriteria
 
@@ -14,7 +16,9 @@ def generate(model, assistant_model=None, streamer=None, tokenizer=None, stop_st
             "This decoding loop needs its drafter: pass assistant_model=AutoModel.from_pretrained(<this repository>, "
             "trust_remote_code=True)."
         )
-    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    # transformers passes its own arguments as None when they were not given; a None of the caller's means something.
+    own = inspect.signature(GenerationMixin.generate).parameters
+    kwargs = {name: value for name, value in kwargs.items() if value is not None or name not in own}
     if stop_strings is not None:  # transformers gives a custom loop no tokenizer, so the criterion is built here
         criteria = StoppingCriteriaList(kwargs.pop("stopping_criteria", []))
         criteria.append(StopStringCriteria(stop_strings=stop_strings, tokenizer=tokenizer))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ..generation.statistics import DraftStatistics
+
 
 @dataclass
 class Sample:
@@ -39,8 +41,7 @@ class Comparison:
     @property
     def acceptance_length(self) -> float:
         """τ per step: mean of (accepted + 1) over all rounds of all samples."""
-        runs = [run for sample in self.samples for run in sample.accepted]
-        return sum(runs) / len(runs) + 1
+        return DraftStatistics([run for sample in self.samples for run in sample.accepted]).acceptance_length
 
     @property
     def plain_tok_per_s(self) -> float:
@@ -102,13 +103,13 @@ def first_gap(target, left: Tensor, right: Tensor) -> float:
         left, right: [1, n] and [1, m], different, with a common prefix.
 
     Returns:
-        |logit(a) - logit(b)| of the target after the common prefix, a and b the two next tokens; 0.0 where one
-        continuation is a prefix of the other.
+        |logit(a) - logit(b)| of the target after the common prefix, a and b the two next tokens; infinite
+        where one continuation is a prefix of the other, which no tie explains.
     """
     shared = min(left.shape[1], right.shape[1])
     different = (left[0, :shared] != right[0, :shared]).nonzero()
     if len(different) == 0:
-        return 0.0
+        return float("inf")
     at = int(different[0])
     logits = target(left[:, :at]).logits[0, -1].float()
     return float((logits[left[0, at]] - logits[right[0, at]]).abs())

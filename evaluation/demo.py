@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import TextStreamer
 
+from ..generation.statistics import DraftStatistics
 from .compare import Sample, answer_twice, encode
 
 QUESTION = (
@@ -21,7 +22,7 @@ def demo(target, draft, tokenizer, question: str, max_new_tokens: int) -> Sample
     console = Console()
     inputs = encode(tokenizer, question, target.device)
     options = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    console.print(f"[bold]{question}[/bold]\n", markup=True, highlight=False)
+    console.print(question + "\n", style="bold", markup=False, highlight=False)
     streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     target.generate(**inputs, assistant_model=draft, streamer=streamer, **options)  # also the warm-up
 
@@ -42,8 +43,7 @@ def _table(run: Sample, draft) -> Table:
     table = Table(title=f"{torch.get_num_threads()} threads, {draft.device}")
     for column in ("", "seconds", "tokens/s", "τ"):
         table.add_column(column, justify="right")
-    rounds = len(run.accepted)
-    tau = (sum(run.accepted) + rounds) / rounds
+    tau = DraftStatistics(run.accepted).acceptance_length
     table.add_row("plain generate", f"{run.plain_s:.2f}", f"{run.plain_tokens / run.plain_s:.1f}", "1")
     table.add_row("Domino", f"{run.domino_s:.2f}", f"{run.domino_tokens / run.domino_s:.1f}", f"{tau:.2f}")
     table.caption = f"speedup {run.plain_s / run.domino_s:.2f}x, same text: {'yes' if run.same else 'no'}"

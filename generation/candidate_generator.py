@@ -1,5 +1,6 @@
 """The drafting side of transformers' assisted decoding."""
 
+import functools
 from typing import Any
 
 import torch
@@ -18,6 +19,14 @@ class DominoCandidateGenerator(CandidateGenerator):
     Greedy: drafts are argmax and no q is returned, so they are compared with the target's argmax. Sampling: each draft is
     sampled from Domino's causal q after the processors and warpers that shape p, and exactly that q is returned, which
     makes transformers' accept rule (Leviathan et al., arXiv 2211.17192) exact.
+
+    The loop looks at the stopping criteria once per round, after the bonus token, so no accepted draft may be one that ends
+    the generation. How that is kept without bending the distribution:
+    - greedy: the block ends before such a draft; it can still come as the bonus token.
+    - sampling: ending the block because of *what was sampled* would be biased (with p = q an end token of probability p
+      would come with p squared), so end tokens are taken out of q before the draw; they come by the residual.
+    - sampling with stop strings or criteria of the caller: which tokens stop is not known before the draw. The call drafts
+      greedily and returns no q: transformers then draws from p itself and compares, which is exact wherever a block ends.
 
     Args:
         draft: the `DominoModel`.
@@ -48,8 +57,12 @@ class DominoCandidateGenerator(CandidateGenerator):
         self.max_length = generation_config.max_length
         limit = generation_config.num_assistant_tokens
         self.max_drafts = min(self.config.num_drafts, limit if limit is not None else self.config.num_drafts)
-        # Length is kept by `_room`; the clock is the loop's own business.
-        self.criteria = [c for c in stopping_criteria if not isinstance(c, (MaxLengthCriteria, MaxTimeCriteria))]
+        eos = [c.eos_token_id for c in stopping_criteria if isinstance(c, EosTokenCriteria)]
+        self.eos_ids = torch.cat(eos).tolist() if eos else []
+        # The length is kept by the number of drafts; the clock is the loop's own business.
+        known = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
+        self.criteria = [c for c in stopping_criteria if not isinstance(c, known)]
+        self.samples_drafts = self.do_sample and not self.criteria
         # A list keeps these hidden states only. Up to transformers 5.17 entry i of a list is layer i's output, later it is
         # entry i + 1, the embedding being entry 0: ask for both, `_features` tells by the length what came.
         layers = sorted({entry for i in self.config.target_layer_ids for entry in (i, i + 1)})
@@ -75,7 +88,7 @@ class DominoCandidateGenerator(CandidateGenerator):
             n_last_matches: drafts it accepted.
 
         Returns:
-            [1, length + n] ids and, when sampling, q [1, n, vocab] as processed float32 logits.
+            [1, length + n] ids and, when drafts are sampled, q [1, n, vocab] as processed logits.
         """
         if is_first_iteration:  # nothing to draft from before the prefill
             return input_ids, None
@@ -86,13 +99,12 @@ class DominoCandidateGenerator(CandidateGenerator):
             self.statistics.drafted.append(0)
             return input_ids, None
 
+        self.context.domino_ids = input_ids
         drafts, q = self._draft_block(input_ids, features, room)
-        kept = self._before_first_stop(input_ids, drafts)
-        self.statistics.drafted.append(kept)
-        if kept == 0:
+        self.statistics.drafted.append(drafts.shape[1])
+        if drafts.shape[1] == 0:
             return input_ids, None
-        candidates = torch.cat([input_ids, drafts[:, :kept]], dim=-1)
-        return candidates, q[:, :kept] if self.do_sample else None
+        return torch.cat([input_ids, drafts], dim=-1), q if self.samples_drafts else None
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
         """Record a round: `drafted` is one ahead of `accepted` exactly when a round was put to the target."""
@@ -123,41 +135,47 @@ class DominoCandidateGenerator(CandidateGenerator):
         return features[:, real], positions[:, real]
 
     def _draft_block(self, input_ids: Tensor, features: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
-        """Draft `count` tokens. Returns drafts [1, count] and the logits they were picked from [1, count, vocab]."""
+        """Draft up to `count` tokens. Returns drafts [1, m] and the logits they were picked from [1, m, vocab]."""
         embedding, head = self.target.get_input_embeddings(), self.target.get_output_embeddings()
+        # Offloaded weights lie on "meta"; their hooks move what they are given.
+        home = input_ids.device if self.target.device.type == "meta" else self.target.device
 
         def embed(ids: Tensor) -> Tensor:
-            return embedding(ids.to(embedding.weight.device)).to(self.draft.device, self.draft.dtype)
-
-        def pick(logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
-            if self.logits_processor:
-                logits = self.logits_processor(torch.cat([input_ids, drafts], dim=-1), logits)
-            if self.do_sample:
-                return torch.multinomial(logits.softmax(dim=-1), num_samples=1), logits
-            return logits.argmax(dim=-1, keepdim=True), logits
+            return embedding(ids.to(home)).to(self.draft.device, self.draft.dtype)
 
         anchor = input_ids[:, -1:]
         masks = anchor.new_full((1, self.config.block_size - 1), self.config.mask_token_id)
         hidden = self.draft.draft_block(embed(torch.cat([anchor, masks], dim=-1)), *features, self.context)
         hidden = hidden[:, self.config.first_slot : self.config.first_slot + count]
-        base = head(hidden.to(head.weight.device, head.weight.dtype)).to(input_ids.device)
+        base = head(hidden.to(home, self.target.dtype)).to(input_ids.device)
         base = base.to(torch.promote_types(base.dtype, torch.float32))
-        return rollout(self.draft, hidden, base, anchor, embed, pick)
+        pick = self._sample if self.samples_drafts else self._argmax
+        return rollout(self.draft, hidden, base, anchor, embed, functools.partial(pick, input_ids))
 
-    def _before_first_stop(self, input_ids: Tensor, drafts: Tensor) -> int:
-        """How many drafts come before the first one that would end the generation.
+    def _process(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> Tensor:
+        if not self.logits_processor:
+            return logits
+        return self.logits_processor(torch.cat([input_ids, drafts], dim=-1), logits)
 
-        The loop looks at the stopping criteria once per round, after the bonus token. A draft that stops must therefore
-        never be an accepted one: cut there, it can still arrive as the bonus token, where it ends the call as it should.
-        """
-        count = drafts.shape[1]
-        for criterion in self.criteria:
-            if isinstance(criterion, EosTokenCriteria):
-                ends = torch.isin(drafts[0, :count], criterion.eos_token_id.to(drafts.device)).nonzero()
-                count = int(ends[0]) if len(ends) else count
-                continue
-            for i in range(count):
-                if bool(criterion(torch.cat([input_ids, drafts[:, : i + 1]], dim=-1), None).any()):
-                    count = i
-                    break
-        return count
+    def _sample(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
+        """A draft sampled from q without end tokens; None when q has nothing else."""
+        q = self._process(input_ids, logits, drafts)
+        if self.eos_ids:
+            q = q.clone()
+            q[:, self.eos_ids] = -float("inf")
+            if bool(q.isneginf().all()):
+                return None
+        return torch.multinomial(q.softmax(dim=-1), num_samples=1), q
+
+    def _argmax(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The likeliest draft; None when it would end the generation."""
+        logits = self._process(input_ids, logits, drafts)
+        token = logits.argmax(dim=-1, keepdim=True)
+        if self._ends(torch.cat([input_ids, drafts, token], dim=-1)):
+            return None
+        return token, logits
+
+    def _ends(self, ids: Tensor) -> bool:
+        if self.eos_ids and int(ids[0, -1]) in self.eos_ids:
+            return True
+        return any(bool(torch.as_tensor(criterion(ids, None)).any()) for criterion in self.criteria)

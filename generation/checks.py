@@ -1,6 +1,10 @@
 """Refusals before any work: one sentence that says what was got, what is allowed and what to do."""
 
 from torch import Tensor
+from transformers.generation import (
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 
 
 def check_target(draft, target) -> None:
@@ -30,6 +34,8 @@ def check_target(draft, target) -> None:
             f"This drafter reads the target's layers {draft.config.target_layer_ids}, but {name} has only "
             f"{config.num_hidden_layers} (0 … {config.num_hidden_layers - 1}): use the target named in the drafter's card."
         )
+    if any(p.is_meta for p in draft.parameters()):
+        raise ValueError("The drafter has offloaded weights; it is small: load it whole, without device_map.")
     if target.get_output_embeddings() is None:
         raise ValueError(f"A Domino drafter needs a target with a language-model head, got {name}.")
     rows = target.get_input_embeddings().weight.shape[0]
@@ -45,11 +51,6 @@ def check_mode(generation_config) -> None:
         raise ValueError(
             f"assistant_model works with greedy decoding and sampling, got num_beams={generation_config.num_beams}: "
             "set num_beams=1 or drop assistant_model."
-        )
-    if (generation_config.guidance_scale or 1) != 1:
-        raise ValueError(
-            f"guidance_scale={generation_config.guidance_scale} runs the target once more per token and remembers it, which "
-            "assisted decoding cannot take back: drop guidance_scale or assistant_model."
         )
     if generation_config.assistant_ensemble_weight is not None:
         raise ValueError("assistant_ensemble_weight makes verification lossy; a Domino drafter is lossless: drop it.")
@@ -78,3 +79,22 @@ def check_continued(input_ids: Tensor, kwargs: dict) -> None:
         f"The cache holds {cached} tokens but only {given} were passed: continue a cache with "
         "the whole sequence, the cached tokens included."
     )
+
+
+def check_processors(logits_processor) -> None:
+    """Raise `ValueError` for processors that remember the tokens they were asked about: rejected drafts would stay in them."""
+    for processor in logits_processor:
+        if isinstance(processor, (UnbatchedClassifierFreeGuidanceLogitsProcessor, SynthIDTextWatermarkLogitsProcessor)):
+            raise ValueError(
+                f"{type(processor).__name__} keeps a state that rejected drafts would spoil: drop guidance_scale or the "
+                "SynthID watermark, or assistant_model."
+            )
+
+
+def check_head_off(draft) -> None:
+    """Raise `ValueError` when transformers' dflash would misread the slots of this drafter."""
+    if draft.config.shift_label:
+        raise ValueError(
+            'speculation_type="dflash" reads the fill-in layout (shift_label false); this drafter has shift_label true: '
+            "drop speculation_type."
+        )

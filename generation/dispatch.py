@@ -14,7 +14,8 @@ import functools
 import torch
 from transformers import GenerationMixin, StoppingCriteriaList
 
-from . checks import check_batch, check_continued, check_mode, check_target  # fmt: skip  # isort: skip
+from . checks import check_batch, check_continued, check_head_off, check_mode  # fmt: skip  # isort: skip
+from . checks import check_processors, check_target  # fmt: skip  # isort: skip
 
 MARK = "_domino_original"
 
@@ -37,6 +38,7 @@ def assisted_decoding(target, draft, input_ids, **kwargs):
 def _run(original, target, draft, input_ids, logits_processor, stopping_criteria, **kwargs):
     check_batch(input_ids)
     check_continued(input_ids, kwargs)
+    check_processors(logits_processor)
     make = functools.partial(draft.make_candidate_generator, target=target, stopping_criteria=stopping_criteria)
     prepare = functools.partial(_prepare_inputs, target)
     # A view shares everything with the target but these two attributes, so concurrent calls do not meet.
@@ -102,6 +104,8 @@ def install() -> None:
         if _brings_own_generator(assistant):
             check_mode(generation_config)
             check_target(assistant, self)
+            if generation_config.speculation_type == "dflash":
+                check_head_off(assistant)
         return validate(self, generation_mode, generation_config, generation_mode_kwargs)
 
     @functools.wraps(assisted)

@@ -14,7 +14,7 @@ def rollout(
     base_logits: Tensor,
     anchor_ids: Tensor,
     embed: Callable[[Tensor], Tensor],
-    pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None],
 ) -> tuple[Tensor, Tensor]:
     """Draft n tokens from n slots.
 
@@ -29,10 +29,11 @@ def rollout(
         base_logits: [batch, n, vocab], on the target's device, at least float32.
         anchor_ids: [batch, 1], last verified token.
         embed: token ids [batch, 1] -> target embeddings [batch, 1, hidden] on the draft's device.
-        pick: (logits [batch, vocab], drafts so far [batch, i-1]) -> (token [batch, 1], logits q [batch, vocab]).
+        pick: (logits [batch, vocab], drafts so far [batch, i-1]) -> (token [batch, 1], logits q [batch, vocab]), or None to
+            end the block before this draft.
 
     Returns:
-        drafts [batch, n] and the picked-from logits q [batch, n, vocab].
+        drafts [batch, m] and the logits they were picked from [batch, m, vocab], m <= n.
     """
     gru, w2 = draft.prefix_gru, draft.embed_proj[2].weight
     w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
@@ -46,7 +47,10 @@ def rollout(
         logits = base_logits[:, i]
         if i >= draft.config.pure_draft_prefix_len:
             logits = logits + correction(z[:, i], state, w_s, w2).to(logits)
-        token, q = pick(logits, drafts)
+        picked = pick(logits, drafts)
+        if picked is None:
+            break
+        token, q = picked
         drafts = torch.cat([drafts, token], dim=-1)
         picked_from.append(q)
-    return drafts, torch.stack(picked_from, dim=1)
+    return drafts, torch.stack(picked_from, dim=1) if picked_from else base_logits[:, :0]

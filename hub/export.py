@@ -46,7 +46,7 @@ def export(drafter: str | Path, out: str | Path, card: Path, repo_id: str) -> Pa
     model = DominoModel.from_pretrained(drafter, dtype=torch.bfloat16)
     model.save_pretrained(out)
     custom = Path(__file__).resolve().parent.parent / "custom_generate"
-    shutil.copytree(custom, out / "custom_generate", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(custom, out / "custom_generate", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     model_card(model.config, {**facts, "repo_id": repo_id}).save(out / "README.md")
     problems = validate(out)
     if problems:

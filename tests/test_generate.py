@@ -77,7 +77,7 @@ class StopAfter(StoppingCriteria):
         self.token = token
 
     def __call__(self, input_ids, scores, **kwargs):
-        return (input_ids[:, PROMPT.shape[1] :] == self.token).any(-1)
+        return bool((input_ids[:, PROMPT.shape[1] :] == self.token).any())  # a plain bool is accepted too
 
 
 def test_stopping_criteria_inside_a_block(target, drafter):
@@ -87,6 +87,28 @@ def test_stopping_criteria_inside_a_block(target, drafter):
         plain = target.generate(PROMPT, stopping_criteria=criteria, **GREEDY)
         ours = target.generate(PROMPT, stopping_criteria=criteria, assistant_model=drafter, **GREEDY)
         assert torch.equal(plain, ours)
+
+
+def test_processors_are_not_asked_about_finished_text(target, draft):
+    """Grammars raise once they are through; plain decoding never asks them then."""
+    said = target.generate(PROMPT, **GREEDY)[0, PROMPT.shape[1] :].tolist()
+    end = said[5]
+
+    def allowed(_, ids):
+        assert end not in ids[PROMPT.shape[1] :].tolist()
+        return list(range(48))
+
+    for do_sample in (False, True):
+        options = {**GREEDY, "do_sample": do_sample, "eos_token_id": end, "prefix_allowed_tokens_fn": allowed}
+        target.generate(PROMPT, assistant_model=draft, **options)
+
+
+def test_only_an_end_token_is_possible(target, draft):
+    out = target.generate(PROMPT, assistant_model=draft, do_sample=True, forced_eos_token_id=7, max_new_tokens=6)
+    assert out.shape[1] <= PROMPT.shape[1] + 6
+    only = {"do_sample": True, "eos_token_id": 9, "max_new_tokens": 6, "assistant_model": draft}
+    out = target.generate(PROMPT, prefix_allowed_tokens_fn=lambda _, ids: [9] if len(ids) > 7 else [4], **only)
+    assert out[0, PROMPT.shape[1] :].tolist() == [4, 4, 9]
 
 
 def test_stop_strings_and_eos(target, drafter, tokenizer):

@@ -52,6 +52,11 @@ def test_push_and_pull(tmp_path, monkeypatch):
             if seed == 1:
                 first = repo.branches["main"]
                 repo.tags["v1"] = first
+        domino(
+            "export", tmp_path / "repo3", "--drafter", tmp_path / "draft1", "--card", tmp_path / "card.yaml",
+            "--push", "tester/domino-tiny", "--revision", "dev", "--message", "On a branch",
+        )  # fmt: skip
+        assert repo.commits[repo.branches["dev"]]["title"] == "On a branch"
         assert repo.private
         assert {c["title"] for c in repo.commits.values()} >= {"Drafter 1", "Drafter 2"}
 

@@ -27,7 +27,8 @@ def test_batch_and_beams():
     refuse(make_target(), make_draft(), "one sequence at a time, got a batch of 2", ids=PROMPT.expand(2, -1))
     refuse(make_target(), make_draft(), "got num_beams=3", num_beams=3)
     refuse(make_target(), make_draft(), "num_return_sequences", do_sample=True, num_return_sequences=2)
-    refuse(make_target(), make_draft(), "guidance_scale=1.5", guidance_scale=1.5)
+    refuse(make_target(), make_draft(), "keeps a state", guidance_scale=1.5)
+    refuse(make_target(), make_draft(), "fill-in layout", speculation_type="dflash")
     refuse(make_target(), make_draft(), "lossy", assistant_ensemble_weight=0.5)
 
 

@@ -8,9 +8,9 @@ from domino.generation.candidate_generator import DominoCandidateGenerator
 from domino.modeling_domino import DominoModel
 from tiny import make_draft, make_target
 from transformers import DynamicCache, GenerationConfig
-from transformers.generation import LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-VOCAB, SAMPLES = 6, 50_000
+VOCAB, SAMPLES, END = 6, 50_000, 2
 TOKENS = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None}
 PROMPT = torch.tensor([[1, 4, 2]])
 OPTIONS = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.3}
@@ -20,9 +20,9 @@ class GreedyWithQ(DominoCandidateGenerator):
     """The biased rule: greedy drafts handed over with q, as if they had been sampled from it."""
 
     def _draft_block(self, input_ids, features, count):
-        self.do_sample = False
+        self.samples_drafts = False
         drafts, q = super()._draft_block(input_ids, features, count)
-        self.do_sample = True
+        self.samples_drafts = True
         return drafts, q
 
 
@@ -30,31 +30,40 @@ class BiasedDraft(DominoModel):
     generator_class = GreedyWithQ
 
 
-def prepare(target) -> tuple[GenerationConfig, LogitsProcessorList]:
+class Says(StoppingCriteria):
+    """A caller's own criterion: ends once END has been said."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (input_ids[:, PROMPT.shape[1] :] == END).any(-1)
+
+
+def prepare(target, eos: int | None) -> tuple[GenerationConfig, LogitsProcessorList, StoppingCriteriaList]:
     """What `generate` would hand to its decoding loop: four tokens, so that the second and third are both drafted."""
     config, _ = target._prepare_generation_config(
-        GenerationConfig(do_sample=True, max_length=PROMPT.shape[1] + 4, pad_token_id=0, **OPTIONS)
+        GenerationConfig(do_sample=True, max_length=PROMPT.shape[1] + 4, pad_token_id=0, eos_token_id=eos, **OPTIONS)
     )
     target._prepare_special_tokens(config, True, device="cpu")
-    return config, target._get_logits_processor(config, input_ids_seq_length=PROMPT.shape[1], device="cpu")
+    processors = target._get_logits_processor(config, input_ids_seq_length=PROMPT.shape[1], device="cpu")
+    return config, processors, target._get_stopping_criteria(config, StoppingCriteriaList() if eos else [Says()])
 
 
 def exact(target, processors) -> torch.Tensor:
-    """P(x1, x2, x3) by enumeration, [VOCAB ** 3]."""
+    """P(x1, x2, x3) by enumeration, [VOCAB ** 3]; END is followed by END only."""
     tails = torch.tensor(list(itertools.product(range(VOCAB), repeat=3)))
     ids = torch.cat([PROMPT.expand(len(tails), -1), tails], dim=-1)
     logits = target(ids).logits.float()
-    joint = torch.ones(len(tails))
+    joint, ended = torch.ones(len(tails)), torch.zeros(len(tails), dtype=torch.bool)
     for at in range(PROMPT.shape[1], ids.shape[1]):
-        p = processors(ids[:, :at], logits[:, at - 1]).softmax(-1)
-        joint *= p.gather(1, ids[:, at : at + 1])[:, 0]
+        token = ids[:, at]
+        p = processors(ids[:, :at], logits[:, at - 1]).softmax(-1).gather(1, token[:, None])[:, 0]
+        joint *= torch.where(ended, (token == END).float(), p)
+        ended |= token == END
     return joint
 
 
-def sampled(target, draft, config, processors, samples) -> tuple[torch.Tensor, float]:
+def sampled(target, draft, config, processors, criteria, samples) -> tuple[torch.Tensor, float]:
     """Empirical law of three tokens [VOCAB ** 3] and the share of accepted drafts, over the loop that `generate` runs."""
     counts, accepted, drafted = torch.zeros(VOCAB**3), 0, 0
-    criteria = StoppingCriteriaList([MaxLengthCriteria(config.max_length)])
     place = torch.tensor([VOCAB**2, VOCAB, 1])
     for _ in range(samples):
         out = target._assisted_decoding(
@@ -66,10 +75,17 @@ def sampled(target, draft, config, processors, samples) -> tuple[torch.Tensor, f
             past_key_values=DynamicCache(config=target.config),
             use_cache=True,
         )
-        counts[(out[0, PROMPT.shape[1] :][:3] * place).sum()] += 1
+        said = out[0, PROMPT.shape[1] :][:3]
+        counts[(torch.nn.functional.pad(said, (0, 3 - len(said)), value=END) * place).sum()] += 1
         accepted += sum(draft.statistics.accepted)
         drafted += draft.statistics.drafted_tokens
     return counts / samples, accepted / drafted
+
+
+def noise_limit(truth: torch.Tensor, samples: int) -> torch.Tensor:
+    """Total variation that honest samples of this size stay within: the worst of 200, and a tenth."""
+    drawn = [torch.bincount(torch.multinomial(truth, samples, True), minlength=VOCAB**3) / samples for _ in range(200)]
+    return ((torch.stack(drawn) - truth).abs().sum(-1) / 2).max() * 1.1
 
 
 @pytest.fixture(scope="module")
@@ -82,25 +98,33 @@ def setup():
             cls=cls, target_layer_ids=[0], mask_token_id=5, block_size=2, initializer_range=0.1, **shape, **TOKENS
         ).float()
 
-    return target, draft, *prepare(target)
+    return target, draft
 
 
 @torch.no_grad()
 def test_joint_distribution(setup):
-    target, draft, config, processors = setup
-    truth = exact(target, processors)
-    noise = torch.stack(
-        [torch.bincount(torch.multinomial(truth, SAMPLES, True), minlength=VOCAB**3) / SAMPLES for _ in range(200)]
-    )
-    # Total variation of honest samples of this size; a fair rule stays within what 200 of them show.
-    limit = ((noise - truth).abs().sum(-1) / 2).max() * 1.1
-    measured, rate = sampled(target, draft(DominoModel), config, processors, SAMPLES)
+    """With temperature, top-k, top-p, repetition penalty and an end token; the biased rule fails."""
+    target, draft = setup
+    call = prepare(target, eos=END)
+    truth = exact(target, call[1])
+    limit = noise_limit(truth, SAMPLES)
+    measured, rate = sampled(target, draft(DominoModel), *call, SAMPLES)
     assert 0.2 < rate < 0.95  # both outcomes are exercised
     assert (measured - truth).abs().sum() / 2 < limit
 
     # Fewer samples are noisier, sqrt(5) times here, yet the biased rule is far outside of that too.
-    biased, _ = sampled(target, draft(BiasedDraft), config, processors, SAMPLES // 5)
+    biased, _ = sampled(target, draft(BiasedDraft), *call, SAMPLES // 5)
     assert (biased - truth).abs().sum() / 2 > 3 * limit
+
+
+@torch.no_grad()
+def test_joint_distribution_with_a_criterion_of_the_callers(setup):
+    target, draft = setup
+    call = prepare(target, eos=None)
+    truth = exact(target, call[1])
+    measured, rate = sampled(target, draft(DominoModel), *call, SAMPLES // 2)
+    assert rate > 0.1
+    assert (measured - truth).abs().sum() / 2 < noise_limit(truth, SAMPLES // 2)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +141,7 @@ def test_joint_distribution(setup):
 )
 def test_q_is_what_the_drafts_were_sampled_from(setup, options):
     """q equals the warped causal distribution, and each draft lies in its support."""
-    target, draft, *_ = setup
+    target, draft = setup
     target.generate(PROMPT, assistant_model=(d := draft(RecordingDraft)), do_sample=True, max_new_tokens=12, **options)
     assert d.records
     for drafts, q, processed in d.records:

@@ -74,6 +74,8 @@ class OracleGenerator(DominoCandidateGenerator):
             last = out.logits[:, -1].float()
             logits.append(self.logits_processor(ids, last) if self.logits_processor else last)
             token = (logits[-1].argmax(-1, keepdim=True) + self.offset) % VOCAB
+            if self._ends(torch.cat([ids, token], dim=-1)):
+                break
             ids = torch.cat([ids, token], dim=-1)
         return ids[:, input_ids.shape[1] :], torch.stack(logits, dim=1)
 

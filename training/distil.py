@@ -84,9 +84,11 @@ def answer(target, tokenizer, rows: list[list[int]], temperature: float, layer_i
 
     tokens, kept, bounds, at = [], [], [], 0
     eos = target.generation_config.eos_token_id
+    ends = {eos} if isinstance(eos, int) else set(eos or [])
     for row, (prompt, sequence) in enumerate(zip(rows, sequences, strict=True)):
         new = sequence[width:].tolist()
-        new = new[: new.index(eos) + 1] if eos in new else new
+        stop = next((i + 1 for i, token in enumerate(new) if token in ends), len(new))
+        new = new[:stop]
         length = len(prompt) + len(new)
         tokens.append(torch.tensor(prompt + new, dtype=torch.int32))
         kept.append(features[row, width - len(prompt) :][: length - 1])

@@ -107,10 +107,11 @@ class DominoConfig(PreTrainedConfig):
             f"must be inside the vocabulary, 0 … {self.vocab_size - 1}",
         )
         _require(
-            len(self.target_layer_ids) > 0 and all(0 <= i < self.num_target_layers for i in self.target_layer_ids),
+            len(self.target_layer_ids) == len(set(self.target_layer_ids)) > 0
+            and all(0 <= i < self.num_target_layers for i in self.target_layer_ids),
             "target_layer_ids",
             self.target_layer_ids,
-            f"must be a non-empty list of layers of the target, 0 … {self.num_target_layers - 1}",
+            f"must be a non-empty list of different layers of the target, 0 … {self.num_target_layers - 1}",
         )
         _require(
             0 <= self.pure_draft_prefix_len <= self.num_drafts,
@@ -158,6 +159,23 @@ def evenly_spaced_layers(num_target_layers: int, num_draft_layers: int) -> list[
     return [round(1 + i * (last - 1) / (num_draft_layers - 1)) for i in range(num_draft_layers)]
 
 
+# A published file must state these: the defaults of a new drafter would be silently wrong for it.
+PUBLISHED_FIELDS = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "block_size",
+    "target_layer_ids",
+    "mask_token_id",
+    "gru_hidden_dim",
+    "emb_dim",
+]
+
+
 def flatten_published(config: dict[str, Any]) -> dict[str, Any]:
     """A config in the published layout as flat `DominoConfig` fields; a flat one is returned unchanged.
 
@@ -167,9 +185,9 @@ def flatten_published(config: dict[str, Any]) -> dict[str, Any]:
     Raises:
         `ValueError`: a field stated twice with different values, or a checkpoint of another projector type.
     """
-    if config.get("model_type") == DominoConfig.model_type:
-        return config
     nested = config.get("dflash_config")
+    if config.get("model_type") == DominoConfig.model_type and nested is None:
+        return config
     if not isinstance(nested, dict):
         raise ValueError(
             f"Not a Domino config: model_type is {config.get('model_type')!r} and there is no `dflash_config` dict. "
@@ -187,6 +205,10 @@ def flatten_published(config: dict[str, Any]) -> dict[str, Any]:
                 f"`{name}` is {flat[name]!r} at top level but {value!r} in `dflash_config`; they must agree."
             )
         flat[name] = value
+    missing = [name for name in PUBLISHED_FIELDS if name not in flat]
+    if missing:
+        raise ValueError(f"The config states none of {missing}; a drafter cannot be read without them.")
+    flat.setdefault("num_target_layers", max(flat["target_layer_ids"]) + 1)
     # What the published code assumes when a file leaves these out; not the defaults of a new drafter.
     return {"pure_draft_prefix_len": 0, "shift_label": False, **flat, "model_type": DominoConfig.model_type}
 

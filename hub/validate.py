@@ -16,6 +16,20 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from ..configuration_domino import DominoConfig, flatten_published
 from ..modeling_domino import DominoModel
 
+# What SGLang reads by name; a value left out would be its default, not ours.
+STATED = [
+    "projector_type",
+    "shift_label",
+    "pure_draft_prefix_len",
+    "gru_hidden_dim",
+    "emb_dim",
+    "block_size",
+    "mask_token_id",
+    "target_layer_ids",
+    "num_target_layers",
+    "rope_parameters",
+]
+
 
 def validate(folder: str | Path) -> list[str]:
     """Everything that is wrong with a drafter folder, one sentence each; an empty list means it is fine."""
@@ -25,9 +39,11 @@ def validate(folder: str | Path) -> list[str]:
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         config = DominoConfig(**{k: v for k, v in flatten_published(raw).items() if k != "model_type"})
+        with torch.device("meta"):
+            expected = {name: tuple(t.shape) for name, t in DominoModel(config).state_dict().items()}
     except Exception as error:  # a config class reports any bad field by raising; here it is a finding
         return [f"config.json: {error}"]
-    return _contract(raw, config) + _tensors(folder, config) + _code(folder, raw)
+    return _contract(raw, config) + _tensors(folder, expected) + _code(folder, raw)
 
 
 def _contract(raw: dict, config: DominoConfig) -> list[str]:
@@ -39,8 +55,10 @@ def _contract(raw: dict, config: DominoConfig) -> list[str]:
         problems.append(f"config.json: SGLang needs pure_draft_prefix_len 1, got {config.pure_draft_prefix_len}")
     if config.attention_bias:
         problems.append("config.json: attention_bias must be false")
+    if raw.get("dtype", raw.get("torch_dtype")) != "bfloat16":
+        problems.append(f"config.json: dtype must be 'bfloat16', got {raw.get('dtype')!r}")
     stated = {**raw, **raw.get("dflash_config", {})}
-    for name in ("projector_type", "shift_label", "gru_hidden_dim", "emb_dim", "block_size", "mask_token_id"):
+    for name in STATED:
         if name not in stated:
             problems.append(f"config.json: {name} must be stated")
     if "shift_label" in stated and not isinstance(stated["shift_label"], bool):
@@ -48,18 +66,24 @@ def _contract(raw: dict, config: DominoConfig) -> list[str]:
     return problems
 
 
-def _tensors(folder: Path, config: DominoConfig) -> list[str]:
-    with torch.device("meta"):
-        expected = {name: tuple(t.shape) for name, t in DominoModel(config).state_dict().items()}
+def _tensors(folder: Path, expected: dict[str, tuple[int, ...]]) -> list[str]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return [f"{folder}: no *.safetensors file"]
     problems, found, dtypes = [], {}, {}
+    if [f.name for f in files] != ["model.safetensors"] and not (folder / "model.safetensors.index.json").is_file():
+        problems.append(
+            f"{[f.name for f in files]}: without model.safetensors.index.json only model.safetensors is read"
+        )
     for file in files:
         try:
             with safe_open(file, framework="pt") as handle:
                 for name in handle.keys():  # noqa: SIM118 (not a dict)
                     part = handle.get_slice(name)
+                    if name in found:
+                        problems.append(f"tensor in two files: {name}")
+                    if not handle.get_tensor(name).isfinite().all():
+                        problems.append(f"{name}: holds values that are not finite")
                     found[name], dtypes[name] = tuple(part.get_shape()), part.get_dtype()
         except SafetensorError as error:
             problems.append(f"{file.name}: damaged or truncated ({error})")

@@ -66,7 +66,9 @@ def repository(tmp_path):
 
 def test_manifest_lists_every_nested_file():
     listed = {Path(f).relative_to(ROOT) for f in get_relative_import_files(str(ROOT / "modeling_domino.py"))}
-    nested = {p.relative_to(ROOT) for d in ("generation", "kernels", "custom_generate") for p in (ROOT / d).glob("*.py")}
+    nested = {
+        p.relative_to(ROOT) for d in ("generation", "kernels", "custom_generate") for p in (ROOT / d).glob("*.py")
+    }
     wanted = {Path("configuration_domino.py")} | {p for p in nested if p.name != "__init__.py"}
     assert listed == wanted
 
@@ -131,6 +133,12 @@ def edit_tensors(folder, change):
         (lambda f: (f / "model.safetensors").unlink(), "no *.safetensors file"),
         (lambda f: shutil.rmtree(f / "kernels"), "code file absent"),
         (lambda f: (f / "config.json").unlink(), "no config.json"),
+        (lambda f: edit_config(f, dflash_config={"projector_type": "domino", "block_size": 9}), "they must agree"),
+        (lambda f: edit_config(f, dflash_config=[]), "no `dflash_config` dict"),
+        (lambda f: edit_config(f, hidden_act="nope"), "config.json"),
+        (lambda f: edit_config(f, dtype="float32"), "dtype must be 'bfloat16'"),
+        (lambda f: edit_tensors(f, lambda t: t["fc.weight"].fill_(float("nan"))), "fc.weight: holds values"),
+        (lambda f: shutil.copy(f / "model.safetensors", f / "more.safetensors"), "tensor in two files: fc.weight"),
     ],
 )
 def test_validator_finds(repository, spoil, finding):

@@ -107,9 +107,10 @@ def test_drafts_follow_the_equations(shift, prefix):
 
 def test_the_head_matters():
     """With the correction switched off the logits are others; otherwise the test above would say little."""
-    target, first = make_target("llama"), []
-    for prefix in (1, 5):
-        draft = make_draft(pure_draft_prefix_len=prefix)
+    target = make_target("llama")
+
+    def first_logits(prefix):
+        draft, seen = make_draft(pure_draft_prefix_len=prefix), []
 
         class Spy(draft.generator_class):
             def _draft_block(self, *args):
@@ -117,8 +118,10 @@ def test_the_head_matters():
                 seen.append(out[1])
                 return out
 
-        draft.generator_class, seen = Spy, []
+        draft.generator_class = Spy
         target.generate(PROMPT, assistant_model=draft, max_new_tokens=8, do_sample=False)
-        first.append(seen[0])
-    assert torch.equal(first[0][:, 0], first[1][:, 0])  # the pure prefix
-    assert (first[0][:, 1:] - first[1][:, 1:]).abs().max() > 0.1
+        return seen[0]
+
+    with_head, without = first_logits(1), first_logits(5)
+    assert torch.equal(with_head[:, 0], without[:, 0])  # the pure prefix
+    assert (with_head[:, 1:] - without[:, 1:]).abs().max() > 0.1

@@ -34,7 +34,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 from .configuration_domino import DominoConfig
 
 # The space after the dots keeps the loader's regular expression from taking these for flat files.
-from . generation.candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
+from . generation.candidate_generator import DominoCandidateGenerator, DraftContext  # fmt: skip  # isort: skip
 from . generation.dispatch import assisted_decoding, install  # fmt: skip  # isort: skip
 from . generation.statistics import DraftStatistics  # fmt: skip  # isort: skip
 
@@ -228,9 +228,9 @@ class DominoModel(PreTrainedModel):
         """
         cache = model_kwargs["past_key_values"]
         context = getattr(cache, self._context_key, None)
-        seen = getattr(context, "domino_ids", None)
+        seen = context.verified_ids if context is not None else None
         if seen is None or not torch.equal(seen, input_ids[:, : seen.shape[1]]):
-            context = DynamicCache(config=self.config)
+            context = DraftContext(config=self.config)
         setattr(cache, self._context_key, context)
         self.statistics = DraftStatistics()
         return self.generator_class(

@@ -13,6 +13,12 @@ from . rollout import rollout  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 
+class DraftContext(DynamicCache):
+    """Keys and values of the verified context per draft layer, and the ids [1, length] it was last drafted for."""
+
+    verified_ids: Tensor | None = None
+
+
 class DominoCandidateGenerator(CandidateGenerator):
     """Drafts one block per round from the features of the target's last forward.
 
@@ -47,7 +53,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         generation_config,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
-        context: DynamicCache,
+        context: DraftContext,
         statistics: DraftStatistics,
     ):
         self.draft, self.target, self.context, self.statistics = draft, target, context, statistics
@@ -99,7 +105,7 @@ class DominoCandidateGenerator(CandidateGenerator):
             self.statistics.drafted.append(0)
             return input_ids, None
 
-        self.context.domino_ids = input_ids
+        self.context.verified_ids = input_ids
         drafts, q = self._draft_block(input_ids, features, room)
         self.statistics.drafted.append(drafts.shape[1])
         if drafts.shape[1] == 0:

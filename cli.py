@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "measure", parents=[models], help="τ, speedup and losslessness on prompts", formatter_class=formatter
     )
     for task, count in (("gsm8k", 30), ("humaneval", 20), ("mt-bench", 0)):
-        add.add_argument(f"--{task}", type=int, default=count, metavar="N", help=f"prompts of {task}, 0 … 40")
+        add.add_argument(f"--{task}", type=int, default=count, metavar="N", help=f"first N packaged prompts of {task}")
     add.add_argument("--out", type=Path, help="JSON file for the samples and their provenance")
     add.set_defaults(run=_measure)
 
@@ -131,7 +131,7 @@ def main() -> None:
     args = _parser().parse_args()
     try:
         args.run(args)
-    except (ValueError, FileNotFoundError, OSError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"domino: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

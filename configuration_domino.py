@@ -5,6 +5,19 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+# Widths and counts that shape the weights: at least 1 each.
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "gru_hidden_dim",
+    "emb_dim",
+)
+
 
 @strict
 class DominoConfig(PreTrainedConfig):
@@ -90,14 +103,7 @@ class DominoConfig(PreTrainedConfig):
 
     def validate_domino_fields(self):
         """Cross-checks, run after every construction; each error names the field. Raises `ValueError`."""
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_target_layers",
-            "gru_hidden_dim",
-            "emb_dim",
-        ):
+        for name in (*SIZES, "num_target_layers"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         _require(self.block_size >= 2, "block_size", self.block_size, "must be at least 2 (the anchor and one mask)")
         _require(
@@ -160,20 +166,7 @@ def evenly_spaced_layers(num_target_layers: int, num_draft_layers: int) -> list[
 
 
 # A published file must state these: the defaults of a new drafter would be silently wrong for it.
-PUBLISHED_FIELDS = [
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "block_size",
-    "target_layer_ids",
-    "mask_token_id",
-    "gru_hidden_dim",
-    "emb_dim",
-]
+PUBLISHED_FIELDS = (*SIZES, "block_size", "target_layer_ids", "mask_token_id")
 
 
 def flatten_published(config: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,6 @@ class DominoCandidateGenerator(CandidateGenerator):
         self.draft, self.target, self.context, self.statistics = draft, target, context, statistics
         self.config = draft.config
         self.logits_processor = logits_processor or LogitsProcessorList()
-        self.do_sample = generation_config.do_sample
         self.max_length = generation_config.max_length
         limit = generation_config.num_assistant_tokens
         self.max_drafts = min(self.config.num_drafts, limit if limit is not None else self.config.num_drafts)
@@ -68,7 +67,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         # The length is kept by the number of drafts; the clock is the loop's own business.
         known = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
         self.criteria = [c for c in stopping_criteria if not isinstance(c, known)]
-        self.samples_drafts = self.do_sample and not self.criteria
+        self.samples_drafts = generation_config.do_sample and not self.criteria
         # A list keeps these hidden states only. Up to transformers 5.17 entry i of a list is layer i's output, later it is
         # entry i + 1, the embedding being entry 0: ask for both, `_features` tells by the length what came.
         layers = sorted({entry for i in self.config.target_layer_ids for entry in (i, i + 1)})
@@ -98,8 +97,8 @@ class DominoCandidateGenerator(CandidateGenerator):
         """
         if is_first_iteration:  # nothing to draft from before the prefill
             return input_ids, None
-        prefill = not self.statistics.accepted and not self.statistics.drafted
-        features = self._features(model_outputs, input_ids, model_kwargs, None if prefill else n_last_matches + 1)
+        after_prefill = not self.statistics.drafted
+        features = self._features(model_outputs, input_ids, model_kwargs, None if after_prefill else n_last_matches + 1)
         room = min(self.max_drafts, self.max_length - input_ids.shape[1] - 1)  # the bonus token needs a place too
         if room <= 0:
             self.statistics.drafted.append(0)
@@ -124,9 +123,8 @@ class DominoCandidateGenerator(CandidateGenerator):
         anchor and 3 drafts) of which 1 draft was accepted: kept = 2, columns 6 and 7 are context now, column 8 is the new
         anchor, so input_ids has 9 columns and the features' columns are 9 - 1 - 2 … 9 - 1.
         """
-        embedding = (
-            len(outputs.hidden_states) - self.target.config.get_text_config().num_hidden_layers
-        )  # 1 or 0 entries
+        # The embedding's entry is there or not: 1 or 0.
+        embedding = len(outputs.hidden_states) - self.target.config.get_text_config().num_hidden_layers
         states = [outputs.hidden_states[i + embedding] for i in self.config.target_layer_ids]
         kept = states[0].shape[1] if kept is None else kept
         features = torch.cat([s[:, :kept].to(self.draft.device, self.draft.dtype) for s in states], dim=-1)

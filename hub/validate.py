@@ -61,8 +61,6 @@ def _contract(raw: dict, config: DominoConfig) -> list[str]:
     for name in STATED:
         if name not in stated:
             problems.append(f"config.json: {name} must be stated")
-    if "shift_label" in stated and not isinstance(stated["shift_label"], bool):
-        problems.append(f"config.json: shift_label must be true or false, got {stated['shift_label']!r}")
     return problems
 
 

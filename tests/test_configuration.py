@@ -73,6 +73,8 @@ def test_contradictory_published_config(change, message):
         ("pure_draft_prefix_len", 17),
         ("num_key_value_heads", 5),
         ("gru_hidden_dim", 0),
+        ("intermediate_size", 0),
+        ("num_key_value_heads", 0),
         ("layer_types", ["sliding_attention"] * 5),
         ("projector_type", "dflash"),
         ("block_size", "16"),

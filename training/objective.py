@@ -68,9 +68,8 @@ def head_inputs(draft, blocks: BlockBatch, features: Tensor, embedding: Tensor) 
     out = draft(noise, features, blocks.mask, blocks.position_ids).last_hidden_state
     hidden = out.view(batch, count, block, -1)[:, :, config.first_slot : config.first_slot + config.num_drafts]
     prefix = F.embedding(blocks.prefix_ids, embedding).flatten(0, 1)
-    states, _ = draft.prefix_gru(
-        prefix.to(draft.prefix_gru.weight_ih_l0.dtype)
-    )  # autocast leaves recurrent layers alone
+    # Autocast leaves recurrent layers alone, so the input follows the weights by hand.
+    states, _ = draft.prefix_gru(prefix.to(draft.prefix_gru.weight_ih_l0.dtype))
     states = states.view(batch, count, config.num_drafts, -1)
     code = F.silu(draft.embed_proj[0](torch.cat([hidden, states.to(hidden.dtype)], dim=-1)))
     corrected = torch.arange(config.num_drafts) >= config.pure_draft_prefix_len

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -34,19 +35,32 @@ def _demo(args) -> None:
 
 
 def _measure(args) -> None:
-    from .evaluation.measure import measure
+    from .evaluation.measure import measure, parse_tasks
 
-    counts = {"gsm8k": args.gsm8k, "humaneval": args.humaneval, "mt_bench": args.mt_bench}
+    counts = parse_tasks(args.tasks)
     target, draft, tokenizer = _models(args)
     measure(
         target,
         draft,
         tokenizer,
-        {task: n for task, n in counts.items() if n},
+        counts,
         args.out,
         max_new_tokens=args.max_new_tokens,
         do_sample=False,
     )
+
+
+def _train(args) -> None:
+    from .training.config import load
+    from .training.train import train
+
+    overrides = [*(args.set or [])]
+    for name in ("target", "data", "out"):
+        if (value := getattr(args, name)) is not None:
+            overrides.append(f"{'output_dir' if name == 'out' else name}={value}")
+    folder = train(load(args.config, overrides), args.resume)
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(f"Wrote {folder}")
 
 
 def _export(args) -> None:
@@ -73,8 +87,16 @@ def _smollm2(args) -> None:
     print(target_folder())
 
 
+def _distill(args) -> None:
+    from .training.distill import distill
+    from .training.distill_settings import DistillSettings
+
+    distill(DistillSettings(**{name: value for name, value in vars(args).items() if name != "run"}))
+
+
 def _parser() -> argparse.ArgumentParser:
     from .embedded.smollm2 import DRAFTER
+    from .training.distill_settings import ABOUT, add_options
 
     formatter = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser(
@@ -97,10 +119,29 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser(
         "measure", parents=[models], help="τ, speedup and losslessness on prompts", formatter_class=formatter
     )
-    for task, count in (("gsm8k", 30), ("humaneval", 20), ("mt-bench", 0)):
-        add.add_argument(f"--{task}", type=int, default=count, metavar="N", help=f"first N packaged prompts of {task}")
+    add.add_argument(
+        "--tasks",
+        default="gsm8k=30,humaneval=20",
+        metavar="TASK=N,…",
+        help="first N packaged prompts (all without =N) of gsm8k, math500, humaneval, mbpp, mt_bench; all=N for each",
+    )
     add.add_argument("--out", type=Path, help="JSON file for the samples and their provenance")
     add.set_defaults(run=_measure)
+
+    add = commands.add_parser("train", help="train a drafter on distilled answers", formatter_class=formatter)
+    add.add_argument("config", type=Path, help="YAML; see training/config.py for every key")
+    add.add_argument("--target", help="instead of the config's: Hub id, folder or smollm2")
+    add.add_argument("--data", help="instead of the config's: folder of `domino distill`")
+    add.add_argument("--out", help="instead of the config's output_dir")
+    add.add_argument(
+        "--set", action="append", metavar="KEY=VALUE", help="override, e.g. objective.weights=auf; repeatable"
+    )
+    add.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, if there is one")
+    add.set_defaults(run=_train)
+
+    add = commands.add_parser("distill", help="let a target answer prompts: the data of a drafter", description=ABOUT)
+    add_options(add)
+    add.set_defaults(run=_distill)
 
     add = commands.add_parser("export", help="write a Hub repository folder, and push it", formatter_class=formatter)
     add.add_argument("out", type=Path, help="folder to write; must be empty or absent")
@@ -131,7 +172,7 @@ def main() -> None:
     args = _parser().parse_args()
     try:
         args.run(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         sys.exit(f"domino: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -30,6 +30,11 @@ class Sample:
     same: bool
     gap: float | None
 
+    @property
+    def speedup(self) -> float:
+        """Ratio of tokens per second."""
+        return (self.domino_tokens / self.domino_s) / (self.plain_tokens / self.plain_s)
+
 
 @dataclass
 class Comparison:

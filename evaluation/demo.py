@@ -28,7 +28,7 @@ def demo(target, draft, tokenizer, question: str, max_new_tokens: int) -> Sample
 
     console.print(f"\nMeasuring plain generate and Domino in turn, {REPEATS} times ...", highlight=False)
     runs = [answer_twice(target, draft, inputs, **options) for _ in range(REPEATS)]
-    run = sorted(runs, key=lambda r: r.plain_s / r.domino_s)[REPEATS // 2]
+    run = sorted(runs, key=lambda r: r.speedup)[REPEATS // 2]
     console.print(_table(run, draft))
     if not run.same:
         console.print(
@@ -46,5 +46,5 @@ def _table(run: Sample, draft) -> Table:
     tau = DraftStatistics(run.accepted).acceptance_length
     table.add_row("plain generate", f"{run.plain_s:.2f}", f"{run.plain_tokens / run.plain_s:.1f}", "1")
     table.add_row("Domino", f"{run.domino_s:.2f}", f"{run.domino_tokens / run.domino_s:.1f}", f"{tau:.2f}")
-    table.caption = f"speedup {run.plain_s / run.domino_s:.2f}x, same text: {'yes' if run.same else 'no'}"
+    table.caption = f"speedup {run.speedup:.2f}x, same text: {'yes' if run.same else 'no'}"
     return table

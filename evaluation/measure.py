@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import platform
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean
 
 import torch
 import transformers
@@ -15,12 +17,42 @@ import transformers
 from .compare import Comparison, compare
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
+TASKS = ("gsm8k", "math500", "humaneval", "mbpp", "mt_bench")
 
 
-def read_questions(task: str, count: int) -> list[str]:
-    """The first `count` questions (first turns) of a packaged task: gsm8k, humaneval or mt_bench."""
+def read_questions(task: str, count: int | None = None) -> list[str]:
+    """The first `count` questions (first turns) of a packaged task, or all of them.
+
+    Raises:
+        `ValueError`: an unknown task (the nearest one is named), or more questions than it has.
+    """
+    if task not in TASKS:
+        near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ":"
+        raise ValueError(f"Unknown task {task!r}{hint} Packaged: {', '.join(TASKS)}.")
     with (PROMPTS / f"{task}.jsonl").open(encoding="utf-8") as lines:
-        return [json.loads(line)["turns"][0] for line in lines][:count]
+        questions = [json.loads(line)["turns"][0] for line in lines]
+    if count is not None and not 0 < count <= len(questions):
+        raise ValueError(f"{task} has {len(questions)} packaged questions; ask for 1 … {len(questions)}, got {count}.")
+    return questions[:count]
+
+
+def parse_tasks(text: str) -> dict[str, int]:
+    """{task: questions} of "gsm8k=30,humaneval=20"; no count means all packaged, "all=20" stands for every task.
+
+    Raises:
+        `ValueError`: not in this form, a task named twice, or what `read_questions` refuses.
+    """
+    counts: dict[str, int] = {}
+    for part in text.split(","):
+        task, equals, count = part.strip().partition("=")
+        if equals and not count.isdecimal():
+            raise ValueError(f"--tasks takes task=count, e.g. gsm8k=30,humaneval=20 or all=20, got {part!r}.")
+        for name in TASKS if task == "all" else [task]:
+            if name in counts:
+                raise ValueError(f"--tasks names {name} twice.")
+            counts[name] = len(read_questions(name, int(count) if equals else None))  # refused now, not after minutes
+    return counts
 
 
 def provenance() -> dict:
@@ -51,6 +83,9 @@ def markdown(comparisons: list[Comparison], drafts: int) -> str:
             f"| {c.task} | {len(c.samples)} | {c.acceptance_length:.2f} | {c.plain_tok_per_s:.1f} | "
             f"{c.domino_tok_per_s:.1f} | {c.speedup:.2f}× | {c.same}/{len(c.samples)} | {gap} |"
         )
+    if len(comparisons) > 1:
+        tau, speedup = (mean(getattr(c, name) for c in comparisons) for name in ("acceptance_length", "speedup"))
+        lines.append(f"| average | | {tau:.2f} | | | {speedup:.2f}× | | |")
     return "\n".join(lines)
 
 

@@ -72,7 +72,7 @@ def test_command_line(tmp_path):
         return subprocess.run([sys.executable, "-m", "domino", *args], capture_output=True, text=True, cwd=tmp_path)
 
     assert "speedup" in domino("demo", "--max-new-tokens", "12").stdout
-    out = domino("measure", "--gsm8k", "1", "--humaneval", "0", "--max-new-tokens", "12", "--out", "m.json")
+    out = domino("measure", "--tasks", "gsm8k=1", "--max-new-tokens", "12", "--out", "m.json")
     assert "| gsm8k | 1 |" in out.stdout
     assert (tmp_path / "m.json").is_file()
     wrong = domino("validate", str(tmp_path))

@@ -1,129 +1,146 @@
-"""Train a drafter on distilled answers with transformers' Trainer.
-
-python -m domino.training.train training/configs/smollm2-135m.yaml --target <target> --data <shards> --out <folder>
-"""
+"""`domino train`: from a config and distilled answers to a drafter."""
 
 from __future__ import annotations
 
-import argparse
-import functools
+import json
 from pathlib import Path
 
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import TrainingArguments
 
-from ..configuration_domino import DominoConfig
-from ..modeling_domino import DominoModel
-from .data import DistilledAnswers, collate
-from .objective import accepted_run, build_blocks, curriculum, domino_loss, head_inputs
-from .vocabulary import SampledVocabulary
-from .warm_start import warm_start
-
-
-class DominoTrainer(Trainer):
-    """Trainer with Domino's objective; `settings` is the `objective` section of the config."""
-
-    def __init__(self, *args, embedding, head, vocabulary: SampledVocabulary, settings: dict, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.embedding, self.head, self.vocabulary, self.settings = embedding, head, vocabulary, settings
-        self.sums: dict[str, float] = {}
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        settings = self.settings
-        lam = curriculum(
-            self.state.global_step, self.state.max_steps, settings["lambda_base"], settings["lambda_decay_ratio"]
-        )
-        blocks = build_blocks(
-            inputs["input_ids"], inputs["lengths"], inputs["anchors"], model.config, settings["gamma"]
-        )
-        with self.accelerator.autocast():  # accelerate wraps the model's forward alone; the objective is outside it
-            loss, parts, rows = self._objective(model, blocks, inputs["features"], lam)
-        self._count(blocks.weights, rows, parts, lam)
-        return (loss, {"loss": loss.detach()}) if return_outputs else loss
-
-    def _objective(self, model, blocks, features, lam):
-        hidden, code = head_inputs(model, blocks, features, self.embedding)
-        ids, log_weights, exact, labels = self.vocabulary.draw(blocks.labels)
-        rows = blocks.weights > 0
-        w2 = model.embed_proj[2].weight[ids]
-        loss, parts = domino_loss(
-            hidden[rows], code[rows], labels[rows], blocks.weights[rows], self.head[ids], w2, log_weights, exact, lam
-        )
-        return loss, parts, rows
-
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        with torch.no_grad():
-            return self.compute_loss(model, self._prepare_inputs(inputs)).detach(), None, None
-
-    def _count(self, weights, rows, parts, lam) -> None:
-        blocks = int((weights[..., 0] > 0).sum())
-        counts = {"blocks": blocks, "lambda": lam * blocks}
-        for name in ("final", "base"):
-            hit = torch.zeros_like(rows)
-            hit[rows] = parts[f"{name}_hit"]
-            counts[f"{name}_loss"] = parts[name].item() * blocks
-            counts[f"{name}_accept"] = int((accepted_run(hit, weights) * (weights[..., 0] > 0)).sum())
-        for name, value in counts.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-
-    def log(self, logs, *args, **kwargs):
-        blocks = self.sums.pop("blocks", 0)
-        super().log({**logs, **{k: v / blocks for k, v in self.sums.items()}}, *args, **kwargs)
-        self.sums = {}
+from ..evaluation.measure import read_questions
+from .callbacks import RealAcceptance, StopOnInterrupt, last_checkpoint
+from .config import EvaluationSettings, TrainConfig, to_dict
+from .data import collate
+from .objective import DominoForTraining
+from .shards import DistilledAnswers
+from .target import TargetHead, check_tokens, choose_mask_token, load_target, make_drafter
+from .trainer import DominoTrainer, plain_drafter
+from .vocabulary import SampledVocabulary, WholeVocabulary
 
 
-def make_drafter(target_config, settings: dict) -> DominoModel:
-    """A new drafter shaped after its target; W2 starts at zero, so the untrained head changes nothing."""
-    text = target_config.get_text_config()
-    same = "vocab_size hidden_size rms_norm_eps rope_parameters max_position_embeddings bos_token_id eos_token_id pad_token_id"
-    shape = {name: getattr(text, name) for name in same.split()}
-    draft = DominoModel(DominoConfig(**shape, num_target_layers=text.num_hidden_layers, **settings))
-    torch.nn.init.zeros_(draft.embed_proj[2].weight)
-    return draft
+def train(config: TrainConfig, resume: bool = False) -> Path:
+    """Run a training and return the folder of the drafter, `<output_dir>/drafter`, in bfloat16.
 
+    Raises:
+        `ValueError`: config, target and data do not fit together. `FloatingPointError`: the loss is not a number.
+    """
+    out = Path(config.output_dir)
+    checkpoint = _checkpoint(out, resume)
+    torch.manual_seed(config.trainer.get("seed", 42))
+    target, tokenizer = load_target(config.target, config.target_dtype)
+    draft = make_drafter(target, config.drafter, choose_mask_token(tokenizer, target, config.drafter.mask_token_id))
+    if not config.objective.head:
+        draft.config.pure_draft_prefix_len = draft.config.num_drafts  # generation then leaves the head out, too
+    train_data, held_out = read_data(config, draft.config.target_layer_ids)
+    counts = train_data.token_counts()
+    check_tokens(counts, target)
+    _announce(config, train_data, held_out, counts, draft)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a drafter on distilled answers.")
-    parser.add_argument("config", type=Path, help="training config (YAML)")
-    parser.add_argument("--target", required=True, help="folder or Hub id of the target")
-    parser.add_argument("--data", type=Path, required=True, help="folder with the shards of distil.py")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the drafter")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --out")
-    args = parser.parse_args()
-
-    config = yaml.safe_load(args.config.read_text())
-    settings = config["objective"]
-    shards = sorted(args.data.glob("shard_*.safetensors"))
-    held_out = shards[-settings["held_out_shards"] :]
-    limits = {"max_length": settings["max_length"], "min_answer": settings["min_answer"]}
-    train, test = DistilledAnswers(shards[: -len(held_out)], **limits), DistilledAnswers(held_out, **limits)
-    counts = train.token_counts()
-    print(
-        f"{len(train)} training sequences, {counts.total()} answer tokens, {len(counts)} distinct; {len(test)} held out"
-    )
-
-    torch.manual_seed(config["trainer"]["seed"])
-    target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16)
-    draft = make_drafter(target.config, {**config["drafter"], "target_layer_ids": config["distil"]["target_layer_ids"]})
-    if settings["warm_start"]:
-        warm_start(draft, target)
+    head = TargetHead.of(target)
+    settings = config.objective
+    vocabulary = WholeVocabulary(draft.config.vocab_size)
+    if settings.vocabulary is not None:
+        vocabulary = SampledVocabulary(counts, draft.config.vocab_size, settings.vocabulary, settings.sampled_tokens)
+    model = DominoForTraining(draft.config, head, vocabulary, settings)
+    model.load_state_dict(draft.state_dict())
+    if settings.attention == "flex":
+        model.set_attn_implementation("flex_attention")
     trainer = DominoTrainer(
-        model=draft,
-        args=TrainingArguments(output_dir=str(args.out), remove_unused_columns=False, **config["trainer"]),
-        train_dataset=train,
-        eval_dataset=test,
-        data_collator=functools.partial(collate, num_anchors=settings["num_anchors"]),
-        embedding=target.get_input_embeddings().weight.detach(),
-        head=target.get_output_embeddings().weight.detach(),
-        vocabulary=SampledVocabulary(
-            counts, draft.config.vocab_size, settings["frequent_tokens"], settings["sampled_tokens"]
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(out),
+            remove_unused_columns=False,
+            **{"ddp_find_unused_parameters": False, **config.trainer},  # what the objective leaves out is frozen
         ),
-        settings=settings,
+        train_dataset=train_data,
+        eval_dataset=held_out,
+        data_collator=collate,
+        target=None if train_data.has_features else target,
     )
-    trainer.train(resume_from_checkpoint=args.resume or None)
-    draft.to(torch.bfloat16).save_pretrained(args.out / "drafter")
+    stop = StopOnInterrupt()
+    trainer.add_callback(stop)
+    _add_acceptance(trainer, config, target, tokenizer)
+    if trainer.is_world_process_zero():  # beside the checkpoints, whatever --set changed
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "train_config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if stop.interrupted:
+        print(f"Stopped at step {trainer.state.global_step}; the same command with --resume goes on.", flush=True)
+        raise KeyboardInterrupt
+    return _save(trainer, out)
 
 
-if __name__ == "__main__":
-    main()
+def read_data(config: TrainConfig, layer_ids: list[int]) -> tuple[DistilledAnswers, DistilledAnswers]:
+    """Training and held-out answers: the last `held_out_shards` shards are held out."""
+    folder, held_out = Path(config.data), config.held_out_shards
+    shards = sorted(folder.glob("shard-*.parquet"))
+    if not 0 < held_out < len(shards):
+        raise ValueError(
+            f"{folder} holds {len(shards)} shards and held_out_shards is {held_out}: nothing is left to train on. "
+            "Distil more answers (`domino distill`), or hold out fewer shards."
+        )
+    settings = config.objective
+    options = {
+        "max_length": settings.max_length,
+        "min_answer": settings.min_answer,
+        "layer_ids": None if settings.features == "online" else layer_ids,
+        "required": settings.features == "cached",
+        "last_hidden": settings.labels != "hard",
+    }
+    train_data = DistilledAnswers(shards[:-held_out], **options)
+    if not len(train_data):
+        raise ValueError(
+            f"All {train_data.too_short} answers in {folder} are shorter than objective.min_answer = {settings.min_answer} "
+            f"tokens once cut to objective.max_length = {settings.max_length}."
+        )
+    return train_data, DistilledAnswers(shards[-held_out:], **options)
+
+
+def _checkpoint(out: Path, resume: bool) -> Path | None:
+    """Where to go on from. Raises `ValueError`: a run is there and `--resume` was not given."""
+    checkpoint = last_checkpoint(out) if out.is_dir() else None
+    if checkpoint is not None and not resume:
+        raise ValueError(f"{out} holds a run ({checkpoint.name}): add --resume to go on, or choose another output_dir.")
+    return checkpoint
+
+
+def _announce(config: TrainConfig, train_data, held_out, counts, draft) -> None:
+    where = "stored" if train_data.has_features else "computed by the target as training goes"
+    size = sum(p.numel() for p in draft.parameters()) / 1e6
+    print(
+        f"{len(train_data)} sequences to train on ({train_data.too_short} too short), {len(held_out)} held out; "
+        f"{counts.total():,} answer tokens, {len(counts):,} distinct; features {where}.\n"
+        f"Drafter: {size:.1f} M parameters, {draft.config.num_hidden_layers} layers, block {draft.config.block_size}, "
+        f"target layers {draft.config.target_layer_ids}, mask token {draft.config.mask_token_id}.",
+        flush=True,
+    )
+
+
+def _add_acceptance(trainer: DominoTrainer, config: TrainConfig, target, tokenizer) -> None:
+    settings = config.evaluation
+    if settings.prompts is None:
+        return
+    questions = _questions(settings)
+    target.to(trainer.args.device)
+    trainer.add_callback(RealAcceptance(trainer, target, tokenizer, questions, settings.every, settings.max_new_tokens))
+
+
+def _questions(settings: EvaluationSettings) -> list[str]:
+    """The first prompts of a packaged task or of a file."""
+    source = str(settings.prompts)
+    if source.endswith(".jsonl"):
+        rows = Path(source).read_text(encoding="utf-8").split("\n")
+        return [json.loads(row)["turns"][0] for row in rows if row][: settings.count]
+    return read_questions(source, settings.count)
+
+
+def _save(trainer: DominoTrainer, out: Path) -> Path:
+    """The drafter in bfloat16 beside the checkpoints, also with FSDP."""
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    if trainer.is_world_process_zero():
+        half = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
+        plain_drafter(trainer.drafter, half).save_pretrained(out / "drafter")
+    trainer.accelerator.wait_for_everyone()
+    return out / "drafter"

@@ -16,9 +16,16 @@ def warm_start(draft, target) -> None:
     """Copy what fits from `target` into `draft`, in place. Leaves q_norm, k_norm and the head as they are.
 
     Raises:
-        `ValueError`: the layers of target and drafter differ in shape.
+        `ValueError`: the layers of target and drafter differ in shape, or the target's are built otherwise.
     """
     decoder = target.get_decoder()
+    if not all(hasattr(decoder.layers[-1], part) for part in ("self_attn", "mlp", "input_layernorm")) or not hasattr(
+        getattr(decoder.layers[-1], "self_attn", None), "q_proj"
+    ):
+        raise ValueError(
+            f"{type(decoder).__name__} has no separate q_proj, k_proj and v_proj to start a drafter from: set "
+            "drafter.start: random."
+        )
     draft.norm.weight.copy_(decoder.norm.weight)
     width = draft.config.hidden_size
     draft.fc.weight.zero_()
@@ -38,6 +45,6 @@ def _copy(parameter, source, name: str) -> None:
     if parameter.shape != source.shape:
         raise ValueError(
             f"warm_start: {name} is {tuple(parameter.shape)} in the drafter but {tuple(source.shape)} in the target; "
-            "give the drafter the target's head counts, head_dim and intermediate_size, or set warm_start: false."
+            "give the drafter the target's head counts, head_dim and intermediate_size, or set drafter.start: random."
         )
     parameter.copy_(source)

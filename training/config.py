@@ -1,0 +1,237 @@
+"""The schema of `domino train <config.yaml>`. Every default stands here and nowhere else."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
+from transformers import TrainingArguments
+
+OURS = {"output_dir": "the config's own output_dir", "remove_unused_columns": "always false here"}
+
+
+@dataclass
+class DrafterSettings:
+    """Shape of the drafter and where its weights come from; None takes the target's own value.
+
+    Attributes:
+        start: "target" copies the target's last layers, "random" starts from noise, a folder or Hub id continues a drafter.
+        num_feature_layers: target layers read, evenly spaced by the published formula; `target_layer_ids` names them instead.
+        mask_token_id: an id, or "auto" for a reserved one. The other fields are those of `DominoConfig`.
+    """
+
+    start: str = "target"
+    num_hidden_layers: int = 5
+    intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    block_size: int = 16
+    mask_token_id: int | str = "auto"
+    shift_label: bool = True
+    pure_draft_prefix_len: int = 1
+    gru_hidden_dim: int = 1024
+    emb_dim: int = 256
+    num_feature_layers: int = 5
+    target_layer_ids: list[int] | None = None
+
+
+@dataclass
+class ObjectiveSettings:
+    """The objective (reference: `training/objective.py`).
+
+    Attributes:
+        num_anchors: blocks per sequence. max_length: tokens of a sequence. min_answer: shortest answer that is used, tokens.
+        gamma: γ of the weights exp(-(i - 1) / γ). weights: "decay", "auf" or "dpace".
+        lambda_base, lambda_decay_ratio: λ falls from the first to 0 over this share of the steps; 0 is no curriculum.
+        head: False trains the backbone alone (DFlash). prefix: the GRU reads true tokens ("teacher") or its own ("self").
+        labels: "hard", or "kl" / "l1" to the target's distribution, of which `soft_weight` counts and the rest stays hard.
+        vocabulary: frequent tokens kept exactly; None is the whole vocabulary. sampled_tokens: others drawn per step.
+        chunk_blocks: blocks whose logits exist at a time. attention: of the draft layers.
+        features: "cached" reads them from the shards, "online" asks the target, "auto" takes what the shards have.
+    """
+
+    num_anchors: int = 256
+    max_length: int = 3072
+    min_answer: int = 2
+    gamma: float = 7.0
+    weights: Literal["decay", "auf", "dpace"] = "decay"
+    lambda_base: float = 1.0
+    lambda_decay_ratio: float = 1.0
+    head: bool = True
+    prefix: Literal["teacher", "self"] = "teacher"
+    labels: Literal["hard", "kl", "l1"] = "hard"
+    soft_weight: float = 1.0
+    vocabulary: int | None = None
+    sampled_tokens: int = 0
+    chunk_blocks: int = 128
+    attention: Literal["sdpa", "flex", "eager"] = "sdpa"
+    features: Literal["auto", "online", "cached"] = "auto"
+
+    def __post_init__(self):
+        for name in ("num_anchors", "max_length", "min_answer", "gamma", "lambda_decay_ratio", "chunk_blocks"):
+            _require(getattr(self, name) > 0, f"objective.{name}", getattr(self, name), "must be positive")
+        for name in ("lambda_base", "soft_weight"):
+            _require(0 <= getattr(self, name) <= 1, f"objective.{name}", getattr(self, name), "must be within 0 … 1")
+        _require(self.sampled_tokens >= 0, "objective.sampled_tokens", self.sampled_tokens, "must not be negative")
+        _require(
+            self.vocabulary is not None or not self.sampled_tokens,
+            "objective.sampled_tokens",
+            self.sampled_tokens,
+            "needs objective.vocabulary: the whole vocabulary leaves nothing to sample",
+        )
+        _require(
+            self.vocabulary is None or self.vocabulary > 0, "objective.vocabulary", self.vocabulary, "must be positive"
+        )
+        _require(
+            self.head or self.prefix == "teacher",
+            "objective.prefix",
+            self.prefix,
+            "must be 'teacher' with objective.head: false, since there is no GRU to read it",
+        )
+
+
+@dataclass
+class EvaluationSettings:
+    """The real τ during training.
+
+    Attributes:
+        prompts: a packaged task or a JSONL file of prompts; None measures nothing. count: prompts of it.
+        every: steps between two measurements. max_new_tokens: per answer.
+    """
+
+    prompts: str | None = None
+    count: int = 8
+    every: int = 500
+    max_new_tokens: int = 128
+
+    def __post_init__(self):
+        for name in ("count", "every", "max_new_tokens"):
+            _require(getattr(self, name) > 0, f"evaluation.{name}", getattr(self, name), "must be positive")
+
+
+@dataclass
+class TrainConfig:
+    """A whole run.
+
+    Attributes:
+        target: Hub id, folder, or "smollm2". data: folder of shards. output_dir: checkpoints and the drafter.
+        held_out_shards: last shards of the data, for evaluation. trainer: `transformers.TrainingArguments`.
+    """
+
+    target: str
+    data: str
+    output_dir: str
+    target_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    held_out_shards: int = 2
+    drafter: DrafterSettings = field(default_factory=DrafterSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+SECTIONS = {"drafter": DrafterSettings, "objective": ObjectiveSettings, "evaluation": EvaluationSettings}
+
+
+def load(path: Path, overrides: list[str] | None = None) -> TrainConfig:
+    """Read a config; `overrides` are "section.key=value" or "key=value" with YAML values.
+
+    Raises:
+        `ValueError`: broken YAML, an unknown key (the nearest one is named), a value of the wrong kind.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: " + " ".join(str(error).split())) from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a mapping of settings, got {type(values).__name__}.")
+    for override in overrides or []:
+        _override(values, override)
+    return parse(values)
+
+
+def parse(values: dict[str, Any]) -> TrainConfig:
+    """A config out of plain values; see `load`."""
+    parts = dict(values)
+    for name, section in SECTIONS.items():
+        if name in parts:
+            parts[name] = _build(section, parts[name] or {}, f"{name}.")
+    trainer = parts.setdefault("trainer", {})
+    allowed = {f.name for f in fields(TrainingArguments) if f.init}
+    for key in trainer:
+        if key in OURS:
+            raise ValueError(f"trainer.{key} is not yours to set: it is {OURS[key]}.")
+        _known(key, allowed, "trainer.")
+    missing = [name for name in ("target", "data", "output_dir") if not parts.get(name)]
+    if missing:
+        raise ValueError(f"The config lacks {', '.join(missing)}.")
+    numbers = {f.name: f.type for f in fields(TrainingArguments) if f.type is float}
+    parts["trainer"] = {k: _number(v) if k in numbers else v for k, v in trainer.items()}
+    return _build(TrainConfig, parts, "")
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain values that `parse` reads back."""
+    return asdict(config)
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    section, dot, key = name.partition(".")
+    if not equals or not name:
+        raise ValueError(f"--set takes key=value or section.key=value, got {override!r}.")
+    if dot:
+        _known(section, {*SECTIONS, "trainer"}, "")
+        values[section] = {**(values.get(section) or {}), key: yaml.safe_load(text)}
+    else:
+        values[name] = yaml.safe_load(text)
+
+
+def _build(cls, values: Any, prefix: str):
+    if not isinstance(values, dict):
+        raise ValueError(f"{prefix.rstrip('.')} must be a mapping of settings, got {values!r}.")
+    kinds = get_type_hints(cls)
+    for key in values:
+        _known(key, set(kinds), prefix)
+    return cls(**{key: _typed(value, kinds[key], prefix + key) for key, value in values.items()})
+
+
+def _known(key: str, allowed: set[str], prefix: str) -> None:
+    if key in allowed:
+        return
+    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"allowed are {', '.join(sorted(allowed))}."
+    raise ValueError(f"Unknown key {prefix}{key}: {hint}")
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-3 as a string; take it for the number it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    if get_origin(kind) is Literal:
+        _require(value in get_args(kind), name, value, f"must be one of {', '.join(map(repr, get_args(kind)))}")
+        return value
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    plain = tuple(get_origin(k) or k for k in kinds)
+    if float in plain:
+        value = _number(value)
+        plain = (*plain, int)
+    # bool is an int to Python, not to the reader of a config
+    right = isinstance(value, plain) and (not isinstance(value, bool) or bool in plain)
+    wanted = " or ".join("null" if k is NoneType else getattr(k, "__name__", str(k)) for k in kinds)
+    _require(right, name, value, f"must be {wanted}")
+    return value
+
+
+def _require(ok: bool, name: str, got: Any, rule: str) -> None:
+    if not ok:
+        raise ValueError(f"{name} {rule}, got {got!r}.")

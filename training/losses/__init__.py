@@ -1,0 +1,1 @@
+"""Parts of the objective, one idea a file; `training/objective.py` puts them together."""

@@ -63,6 +63,16 @@ def _train(args) -> None:
         print(f"Wrote {folder}")
 
 
+def _ablate(args) -> None:
+    from .evaluation.measure import parse_tasks
+    from .training.ablate import ablate, read_rows
+
+    overrides = [f"{name}={value}" for name in ("target", "data") if (value := getattr(args, name)) is not None]
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = read_rows(args.plan, args.out, overrides)
+    print(ablate(rows, parse_tasks(args.tasks), args.out, args.max_new_tokens))
+
+
 def _export(args) -> None:
     from .hub.export import export, push
 
@@ -138,6 +148,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, if there is one")
     add.set_defaults(run=_train)
+
+    add = commands.add_parser(
+        "ablate", help="train the rows of an ablation and measure them side by side", formatter_class=formatter
+    )
+    add.add_argument("plan", type=Path, help="YAML such as training/configs/ablations.yaml")
+    add.add_argument(
+        "--out", type=Path, required=True, help="folder for the runs and ablation.json; goes on where it stopped"
+    )
+    add.add_argument("--target", help="instead of the config's")
+    add.add_argument("--data", help="instead of the config's")
+    add.add_argument("--tasks", default="gsm8k=10,humaneval=10,mt_bench=10", metavar="TASK=N,…", help="as in measure")
+    add.add_argument("--max-new-tokens", type=int, default=128)
+    add.set_defaults(run=_ablate)
 
     add = commands.add_parser("distill", help="let a target answer prompts: the data of a drafter", description=ABOUT)
     add_options(add)

@@ -83,8 +83,8 @@ def encode(tokenizer, question: str, device) -> dict[str, Tensor]:
 def answer_twice(target, draft, inputs: dict[str, Tensor], **options) -> Sample:
     """Answer one prompt with plain `generate`, then with the drafter."""
     length = inputs["input_ids"].shape[1]
-    plain, plain_s = _timed(target, inputs, **options)
-    domino, domino_s = _timed(target, inputs, assistant_model=draft, **options)
+    plain, plain_s = timed(target, inputs, **options)
+    domino, domino_s = timed(target, inputs, assistant_model=draft, **options)
     same = torch.equal(plain, domino)
     gap = None if same else first_gap(target, plain, domino)
     return Sample(
@@ -92,7 +92,8 @@ def answer_twice(target, draft, inputs: dict[str, Tensor], **options) -> Sample:
     )
 
 
-def _timed(target, inputs, **options) -> tuple[Tensor, float]:
+def timed(target, inputs, **options) -> tuple[Tensor, float]:
+    """One `generate` call and its wall-clock seconds."""
     start = time.perf_counter()
     out = target.generate(**inputs, **options)
     if out.is_cuda:

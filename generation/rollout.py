@@ -42,8 +42,10 @@ def rollout(
     state = hidden.new_zeros(hidden.shape[0], gru.hidden_size)
     drafts, picked_from = anchor_ids[:, :0], []
     token = anchor_ids
+    has_head = draft.config.pure_draft_prefix_len < draft.config.num_drafts  # a DFlash drafter needs no state
     for i in range(hidden.shape[1]):
-        state = gru_step(embed(token)[:, 0], state, gru.weight_ih_l0, gru.weight_hh_l0)
+        if has_head:
+            state = gru_step(embed(token)[:, 0], state, gru.weight_ih_l0, gru.weight_hh_l0)
         logits = base_logits[:, i]
         if i >= draft.config.pure_draft_prefix_len:
             logits = logits + correction(z[:, i], state, w_s, w2).to(logits)

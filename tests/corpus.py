@@ -12,15 +12,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 LAYERS = [0, 2]
-TEMPLATE = "{% for m in messages %}w1 {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w3 {% endif %}"
+SPECIAL = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<unk>": 4}
+TEMPLATE = "{% for m in messages %}<bos> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w3 {% endif %}"
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Words w0 … w46 with ids 0 … 46; id 47 is left as a reserved row of the target's embedding."""
-    words = {f"w{i}": i for i in range(VOCAB - 1)}
-    core = Tokenizer(models.WordLevel(words, unk_token="w4"))
+    """Words w3, w5 … w46 and four special tokens, ids 0 … 46; id 47 is left as a reserved row of the target's embedding."""
+    words = {f"w{i}": i for i in range(VOCAB - 1)} | SPECIAL
+    words = {word: i for word, i in words.items() if word in SPECIAL or i not in SPECIAL.values()}
+    core = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = {"bos_token": "w1", "eos_token": "w2", "pad_token": "w0", "unk_token": "w4"}
+    special = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=core, chat_template=TEMPLATE, **special)
 
 

@@ -91,7 +91,7 @@ def test_mask_tokens():
     assert choose_mask_token(tokenizer, target, VOCAB - 1) == VOCAB - 1
     for wrong, message in (
         (VOCAB, "0 … 47, got 48"),
-        (2, "'w2', which marks ends"),
+        (2, "'<eos>', which marks ends"),
         (9, "ordinary token 'w9'"),
         (3, "chat template"),
     ):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from corpus import LAYERS, losses, save_config, save_shards, save_target
 from domino import DominoModel
+from domino.training import ablate
 from domino.training.callbacks import last_checkpoint
 from domino.training.config import load
 from domino.training.objective import COUNTS, DominoForTraining
@@ -215,6 +216,23 @@ def test_refusals(home, alone, tmp_path):
     refused("distil with --features", data=str(save_tokens_only(tmp_path / "tokens")), objective={"features": "cached"})
     refused("distilled with another tokenizer", data=str(save_tokens_only(tmp_path / "other", VOCAB + 5)))
     refused("All 16 answers .* shorter than objective.min_answer = 50", objective={"min_answer": 50})
+
+
+def test_ablation_trains_its_rows_and_measures_them_in_turn(home, tmp_path, monkeypatch):
+    save_config(tmp_path / "base.yaml", home / "target", home / "data", tmp_path / "unused")
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("config: base.yaml\nset: [trainer.max_steps=2]\nrows: {Head off: [objective.head=false], TF: []}\n")
+    monkeypatch.setattr(ablate, "read_questions", lambda task, count: ["w5 w6", "w7"][:count])
+    rows = ablate.read_rows(plan, tmp_path / "runs", [])
+    table = ablate.ablate(rows, {"gsm8k": 2}, tmp_path / "runs", 12).splitlines()
+    assert table[0] == "| row | gsm8k | average |"
+    assert [line.split(" | ")[0] for line in table[2:]] == ["| Head off", "| TF"]
+    record = json.loads((tmp_path / "runs" / "ablation.json").read_text())
+    assert all(len(samples) == 2 and samples[0]["same"] for samples in record["tasks"]["gsm8k"].values())
+    assert (tmp_path / "runs" / "head-off" / "drafter" / "model.safetensors").is_file()
+    plan.write_text("rows: {}")
+    with pytest.raises(ValueError, match="must hold `config` and `rows`"):
+        ablate.read_rows(plan, tmp_path, [])
 
 
 def save_tokens_only(folder, token=7):

@@ -1,9 +1,11 @@
 """The training config: overrides, typos with the nearest key, kinds, what does not go together."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
+from domino.training.ablate import read_rows
 from domino.training.config import load, parse, to_dict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +21,18 @@ def test_committed_configs_are_valid(path):
     config = load(path)
     assert config.trainer["max_steps"] > 100
     assert parse(to_dict(config)) == config
+
+
+def test_the_guides_config_is_valid():
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S)
+    assert parse(yaml.safe_load(block)).trainer["learning_rate"] == 0.0006
+
+
+def test_the_ablations_are_valid(tmp_path):
+    rows = read_rows(ROOT / "training" / "configs" / "ablations.yaml", tmp_path, ["data=elsewhere"])
+    assert len({row.folder for row in rows}) == len(rows) == 8
+    assert {row.config.objective.weights for row in rows} == {"decay", "auf", "dpace"}
+    assert all(row.config.data == "elsewhere" and row.config.trainer["max_steps"] == 250 for row in rows)
 
 
 def test_overrides(tmp_path):

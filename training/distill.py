@@ -42,7 +42,8 @@ def distill(settings: DistillSettings) -> dict:
 
 
 def _distill(settings: DistillSettings) -> dict:
-    state = PartialState(timeout=timedelta(days=7))  # processes may end hours apart
+    # Without being told, accelerate takes processes on a CPU for one; and they may end hours apart.
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=7))
     if settings.threads:
         torch.set_num_threads(settings.threads)
     with state.local_main_process_first():  # what is downloaded or unpacked is so once

@@ -1,5 +1,7 @@
 """Targets of several families: the embedding and head that training sees, mask tokens, the drafter shaped after them."""
 
+from collections import Counter
+
 import pytest
 import torch
 from corpus import make_tokenizer
@@ -7,10 +9,20 @@ from domino.configuration_domino import DominoConfig
 from domino.embedded.smollm2 import target_folder
 from domino.training.config import DrafterSettings
 from domino.training.features import capture
-from domino.training.target import TargetHead, choose_mask_token, load_target, make_drafter
+from domino.training.target import TargetHead, check_tokens, choose_mask_token, load_target, make_drafter
 from domino.training.warm_start import warm_start
 from tiny import FAMILIES, VOCAB, make_draft, make_target
-from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+from tokenizers import Tokenizer, models
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 SMALL = {"num_hidden_layers": 2, "block_size": 4, "gru_hidden_dim": 8, "emb_dim": 4, "target_layer_ids": [0, 2]}
 
@@ -33,7 +45,7 @@ def test_training_sees_what_the_target_sees(family, tied):
     assert torch.allclose(head.logits(kept.last_hidden(), some), logits[..., some])
 
 
-def make_other(family, tied):
+def make_other(family, tied, **changes):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -45,8 +57,8 @@ def make_other(family, tied):
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    shape |= {"head_dim": 8} if family == "gemma2" else {}
-    config = CONFIG_MAPPING[family](**shape, tie_word_embeddings=tied)
+    shape |= {"head_dim": 8} if family.startswith("gemma") else {}
+    config = CONFIG_MAPPING[family](**shape, **changes, tie_word_embeddings=tied)
     return AutoModelForCausalLM.from_config(config).double().eval()
 
 
@@ -68,9 +80,48 @@ def test_warm_start_needs_equal_shapes_and_separate_projections():
         warm_start(make_draft(intermediate_size=48), make_target())
     with pytest.raises(ValueError, match="drafter.start: random"):
         warm_start(make_draft(), make_target("gpt_neox"))
+    with pytest.raises(ValueError, match="num_hidden_layers is 5 but the target has 4"):
+        warm_start(make_draft(num_hidden_layers=5), make_target())
     draft = make_draft()
     warm_start(draft, make_target())
     assert torch.equal(draft.fc.weight[:, -32:], torch.eye(32).double())
+
+
+@pytest.mark.parametrize(
+    "family", ["gemma2", "gemma3_text", "olmo2", "phi", "phi3", "starcoder2", "mixtral", "stablelm"]
+)
+def test_other_layers_start_at_random(family):
+    """Copying norms that mean something else (Gemma's weight is an offset from 1) would give a drafter that is dead."""
+    target = make_other(family, True)
+    with pytest.raises(ValueError, match="not built like a draft layer.*set drafter.start: random"):
+        make_drafter(target, DrafterSettings(**SMALL), VOCAB - 1)
+    draft = make_drafter(target, DrafterSettings(**SMALL, start="random"), VOCAB - 1)
+    assert draft(torch.randn(1, 4, 32), torch.randn(1, 5, 64)).last_hidden_state.isfinite().all()
+
+
+def test_gemma_starts_at_random():
+    with pytest.raises(ValueError, match="not built like a draft layer"):
+        make_drafter(make_target("gemma"), DrafterSettings(**SMALL), VOCAB - 1)
+
+
+def test_shapes_the_target_cannot_give():
+    with pytest.raises(ValueError, match="drafter.num_feature_layers is 5, too many for the target's 4 layers"):
+        make_drafter(make_target(), DrafterSettings(), VOCAB - 1)
+    opt = make_other("opt", True, word_embed_proj_dim=32)
+    del opt.config.intermediate_size  # OPT's own name is ffn_dim
+    with pytest.raises(ValueError, match="intermediate_size None, not one int to take over"):
+        make_drafter(opt, DrafterSettings(**SMALL, start="random"), VOCAB - 1)
+
+
+def test_a_head_with_bias_in_another_dtype():
+    """Phi's head has a bias; a bfloat16 target trains a float32 drafter without autocast on a processor."""
+    head = TargetHead.of(make_other("phi", False).bfloat16())
+    torch.nn.init.normal_(head.lm_head.bias)
+    hidden = torch.randn(3, 32)
+    logits = head.logits(hidden)
+    assert logits.dtype == torch.float32
+    assert not logits.requires_grad
+    assert torch.allclose(head.lm_head.float()(hidden), logits, atol=1e-5)
 
 
 def test_continuing_a_drafter_that_does_not_fit_is_refused(tmp_path):
@@ -106,6 +157,21 @@ def test_mask_tokens():
     assert choose_mask_token(tokenizer, full, "auto") == 12
 
 
+def test_ids_that_a_tokenizer_leaves_out_are_not_free():
+    words = {"a": 0, "b": 1, "c": 9}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="a")))
+    assert len(tokenizer) == 3  # a count, not the first free id
+    assert choose_mask_token(tokenizer, make_target(), "auto") == 10
+    with pytest.raises(ValueError, match="ordinary token 'c'"):
+        choose_mask_token(tokenizer, make_target(), 9)
+
+
+def test_data_of_another_tokenizer_is_refused():
+    check_tokens(Counter({VOCAB - 1: 2}), make_target())
+    with pytest.raises(ValueError, match="token id 48 but the target's vocabulary has 48.*another tokenizer"):
+        check_tokens(Counter({3: 5, VOCAB: 1}), make_target())
+
+
 def test_mask_token_of_smollm2():
     target = make_target(vocab_size=49152)
     tokenizer = AutoTokenizer.from_pretrained(target_folder())
@@ -117,6 +183,12 @@ def test_wrong_targets_are_refused(tmp_path):
     T5ForConditionalGeneration(T5Config(**shape)).save_pretrained(tmp_path / "t5")
     with pytest.raises(ValueError, match="encoder-decoder model"):
         load_target(str(tmp_path / "t5"), "float32")
+    MambaForCausalLM(MambaConfig(vocab_size=32, hidden_size=8, num_hidden_layers=1)).save_pretrained(tmp_path / "mamba")
+    with pytest.raises(ValueError, match="keeps a recurrent state"):
+        load_target(str(tmp_path / "mamba"), "float32")
+    GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(ValueError, match="features cannot be read"):
+        load_target(str(tmp_path / "gpt2"), "float32")
     make_target(vocab_size=20).save_pretrained(tmp_path / "small")
     make_tokenizer().save_pretrained(tmp_path / "small")
     with pytest.raises(ValueError, match="47 ids but the model has 20 embeddings"):

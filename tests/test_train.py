@@ -51,6 +51,20 @@ def finish(process):
     assert process.returncode == 0, output[-3000:]
 
 
+def save_prompts(folder):
+    path = folder / "prompts.jsonl"
+    path.write_text('{"turns": ["w5 w6 w7"]}\n{"turns": ["w8 w9"]}\n')
+    return path
+
+
+def history(out):
+    return json.loads((last_checkpoint(out) / "trainer_state.json").read_text())["log_history"]
+
+
+def taus(out):
+    return [(entry["step"], entry["tau"]) for entry in history(out) if "tau" in entry]
+
+
 def same_weights(left, right, tolerance):
     a, b = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
     assert a.keys() == b.keys()
@@ -97,12 +111,14 @@ def alone(home):
 def test_two_processes_equal_one(home, alone, kind):
     sharded = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["DominoDecoderLayer"]}}
     trainer = {"per_device_train_batch_size": 2, **(sharded if kind == "fsdp" else {})}
-    config = save_config(home / f"{kind}.yaml", home / "target", home / "data", home / kind, trainer=trainer)
+    sections = {"trainer": trainer, "evaluation": {"prompts": str(save_prompts(home)), "every": 4, "max_new_tokens": 8}}
+    config = save_config(home / f"{kind}.yaml", home / "target", home / "data", home / kind, **sections)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     finish(command(config, *launcher))
     checkpoint = last_checkpoint(home / kind)
     assert (checkpoint / "pytorch_model_fsdp.bin").exists() == (kind == "fsdp")  # it was really sharded
     assert losses(home / kind) == pytest.approx(losses(alone), abs=1e-5)
+    assert [step for step, _ in taus(home / kind)] == [4]
     assert same_weights(checkpoint, last_checkpoint(alone), 1e-4)
     for folder in (checkpoint, home / kind / "drafter"):
         assert type(DominoModel.from_pretrained(folder)) is DominoModel
@@ -177,13 +193,10 @@ def test_every_switch_trains_and_loads(home, switches, alone):
 
 
 def test_real_acceptance_is_logged(home):
-    prompts = home / "prompts.jsonl"
-    prompts.write_text('{"turns": ["w5 w6 w7"]}\n{"turns": ["w8 w9"]}\n')
-    evaluation = {"prompts": str(prompts), "every": 2, "max_new_tokens": 12}
+    evaluation = {"prompts": str(save_prompts(home)), "every": 2, "max_new_tokens": 12}
     out = run(home, "tau", evaluation=evaluation)
-    history = json.loads((last_checkpoint(out) / "trainer_state.json").read_text())["log_history"]
-    assert [(e["step"], e["tau"] >= 1) for e in history if "tau" in e] == [(2, True), (4, True)]
-    assert all({"final_accept", "base_accuracy", "lambda"} <= e.keys() for e in history if "loss" in e)
+    assert [(step, tau >= 1) for step, tau in taus(out)] == [(2, True), (4, True)]
+    assert all({"final_accept", "base_accuracy", "lambda"} <= entry.keys() for entry in history(out) if "loss" in entry)
 
 
 def test_not_a_number_stops_with_the_batch_saved(home, tmp_path):

@@ -43,8 +43,17 @@ def test_overrides(tmp_path):
     )
     assert (config.objective.weights, config.data, config.drafter.block_size) == ("auf", "elsewhere", 8)
     assert config.trainer["learning_rate"] == 0.001  # YAML 1.1 reads 1e-3 as a string
-    with pytest.raises(ValueError, match="--set takes key=value"):
-        load(path, ["objective.weights"])
+    for wrong, message in (
+        ("objective.weights", "--set takes key=value"),
+        (".gamma=1", "--set takes key=value"),
+        ("objective.gamma.x=1", "Unknown key objective.gamma.x"),
+        ("objective.gamma=[", "the value is not valid YAML"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(path, [wrong])
+    path.write_text(yaml.safe_dump({**LEAST, "objective": [1]}))
+    with pytest.raises(ValueError, match="objective must be a mapping"):
+        load(path, ["objective.gamma=2"])
 
 
 @pytest.mark.parametrize(
@@ -65,6 +74,15 @@ def test_overrides(tmp_path):
         ({"objective": {"head": False, "prefix": "self"}}, "objective.prefix must be 'teacher' with"),
         ({"evaluation": {"every": 0}}, "evaluation.every must be positive"),
         ({"objective": [1]}, "objective must be a mapping"),
+        ({"trainer": [1]}, "trainer must be a mapping"),
+        ({"objective": {1: 2}}, "Unknown key objective.1: allowed are"),
+        ({"trainer": {"max_steps": "many"}}, "trainer.max_steps must be int, got 'many'"),
+        ({"trainer": {"eval_steps": "often"}}, "trainer.eval_steps must be float or null, got 'often'"),
+        ({"drafter": {"mask_token_id": "last"}}, "drafter.mask_token_id must be 'auto' or an int, got 'last'"),
+        ({"drafter": {"target_layer_ids": ["a"]}}, r"drafter.target_layer_ids must be list\[int\] or null, got \['a'\]"),
+        ({"drafter": {"target_layer_ids": []}}, "drafter.target_layer_ids must name a layer"),
+        ({"drafter": {"num_feature_layers": 0}}, "drafter.num_feature_layers must be positive"),
+        ({"held_out_shards": 0}, "held_out_shards must be positive"),
         ({"data": None}, "lacks data"),
         ({"target_dtype": "bf16"}, "target_dtype must be one of"),
     ],
@@ -72,6 +90,10 @@ def test_overrides(tmp_path):
 def test_mistakes_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         parse({**LEAST, **changes})
+
+
+def test_an_empty_section_is_none_at_all():
+    assert parse({**LEAST, "trainer": None, "objective": None}) == parse(LEAST)
 
 
 def test_broken_yaml_names_the_line(tmp_path):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, get_args
 
 import yaml
 from transformers import TrainingArguments
+
+from .plain import build, known, mapping, require, typed
 
 OURS = {"output_dir": "the config's own output_dir", "remove_unused_columns": "always false here"}
 
@@ -38,6 +39,12 @@ class DrafterSettings:
     emb_dim: int = 256
     num_feature_layers: int = 5
     target_layer_ids: list[int] | None = None
+
+    def __post_init__(self):  # only what DominoConfig, which sees every other field, cannot name
+        layers, mask = self.num_feature_layers, self.mask_token_id
+        require(layers > 0, "drafter.num_feature_layers", layers, "must be positive")
+        require(self.target_layer_ids != [], "drafter.target_layer_ids", [], "must name a layer, or be null")
+        require(mask == "auto" or isinstance(mask, int), "drafter.mask_token_id", mask, "must be 'auto' or an int")
 
 
 @dataclass
@@ -74,20 +81,20 @@ class ObjectiveSettings:
 
     def __post_init__(self):
         for name in ("num_anchors", "max_length", "min_answer", "gamma", "lambda_decay_ratio", "chunk_blocks"):
-            _require(getattr(self, name) > 0, f"objective.{name}", getattr(self, name), "must be positive")
+            require(getattr(self, name) > 0, f"objective.{name}", getattr(self, name), "must be positive")
         for name in ("lambda_base", "soft_weight"):
-            _require(0 <= getattr(self, name) <= 1, f"objective.{name}", getattr(self, name), "must be within 0 … 1")
-        _require(self.sampled_tokens >= 0, "objective.sampled_tokens", self.sampled_tokens, "must not be negative")
-        _require(
+            require(0 <= getattr(self, name) <= 1, f"objective.{name}", getattr(self, name), "must be within 0 … 1")
+        require(self.sampled_tokens >= 0, "objective.sampled_tokens", self.sampled_tokens, "must not be negative")
+        require(
             self.vocabulary is not None or not self.sampled_tokens,
             "objective.sampled_tokens",
             self.sampled_tokens,
             "needs objective.vocabulary: the whole vocabulary leaves nothing to sample",
         )
-        _require(
+        require(
             self.vocabulary is None or self.vocabulary > 0, "objective.vocabulary", self.vocabulary, "must be positive"
         )
-        _require(
+        require(
             self.head or self.prefix == "teacher",
             "objective.prefix",
             self.prefix,
@@ -111,7 +118,7 @@ class EvaluationSettings:
 
     def __post_init__(self):
         for name in ("count", "every", "max_new_tokens"):
-            _require(getattr(self, name) > 0, f"evaluation.{name}", getattr(self, name), "must be positive")
+            require(getattr(self, name) > 0, f"evaluation.{name}", getattr(self, name), "must be positive")
 
 
 @dataclass
@@ -132,6 +139,9 @@ class TrainConfig:
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     trainer: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        require(self.held_out_shards > 0, "held_out_shards", self.held_out_shards, "must be positive")
 
 
 SECTIONS = {"drafter": DrafterSettings, "objective": ObjectiveSettings, "evaluation": EvaluationSettings}
@@ -159,19 +169,12 @@ def parse(values: dict[str, Any]) -> TrainConfig:
     parts = dict(values)
     for name, section in SECTIONS.items():
         if name in parts:
-            parts[name] = _build(section, parts[name] or {}, f"{name}.")
-    trainer = parts.setdefault("trainer", {})
-    allowed = {f.name for f in fields(TrainingArguments) if f.init}
-    for key in trainer:
-        if key in OURS:
-            raise ValueError(f"trainer.{key} is not yours to set: it is {OURS[key]}.")
-        _known(key, allowed, "trainer.")
+            parts[name] = build(section, parts[name] or {}, f"{name}.")
+    parts["trainer"] = _trainer(parts.get("trainer") or {})
     missing = [name for name in ("target", "data", "output_dir") if not parts.get(name)]
     if missing:
         raise ValueError(f"The config lacks {', '.join(missing)}.")
-    numbers = {f.name: f.type for f in fields(TrainingArguments) if f.type is float}
-    parts["trainer"] = {k: _number(v) if k in numbers else v for k, v in trainer.items()}
-    return _build(TrainConfig, parts, "")
+    return build(TrainConfig, parts, "")
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
@@ -182,56 +185,27 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def _override(values: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     section, dot, key = name.partition(".")
-    if not equals or not name:
+    if not equals or not section or (dot and not key):
         raise ValueError(f"--set takes key=value or section.key=value, got {override!r}.")
-    if dot:
-        _known(section, {*SECTIONS, "trainer"}, "")
-        values[section] = {**(values.get(section) or {}), key: yaml.safe_load(text)}
-    else:
-        values[name] = yaml.safe_load(text)
-
-
-def _build(cls, values: Any, prefix: str):
-    if not isinstance(values, dict):
-        raise ValueError(f"{prefix.rstrip('.')} must be a mapping of settings, got {values!r}.")
-    kinds = get_type_hints(cls)
-    for key in values:
-        _known(key, set(kinds), prefix)
-    return cls(**{key: _typed(value, kinds[key], prefix + key) for key, value in values.items()})
-
-
-def _known(key: str, allowed: set[str], prefix: str) -> None:
-    if key in allowed:
-        return
-    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"allowed are {', '.join(sorted(allowed))}."
-    raise ValueError(f"Unknown key {prefix}{key}: {hint}")
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 1e-3 as a string; take it for the number it is."""
     try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--set {override}: the value is not valid YAML.") from error
+    if not dot:
+        values[name] = value
+        return
+    known(section, {*SECTIONS, "trainer"}, "")
+    values[section] = {**mapping(values.get(section) or {}, section), key: value}
 
 
-def _typed(value: Any, kind: Any, name: str) -> Any:
-    if get_origin(kind) is Literal:
-        _require(value in get_args(kind), name, value, f"must be one of {', '.join(map(repr, get_args(kind)))}")
-        return value
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    plain = tuple(get_origin(k) or k for k in kinds)
-    if float in plain:
-        value = _number(value)
-        plain = (*plain, int)
-    # bool is an int to Python, not to the reader of a config
-    right = isinstance(value, plain) and (not isinstance(value, bool) or bool in plain)
-    wanted = " or ".join("null" if k is NoneType else getattr(k, "__name__", str(k)) for k in kinds)
-    _require(right, name, value, f"must be {wanted}")
-    return value
-
-
-def _require(ok: bool, name: str, got: Any, rule: str) -> None:
-    if not ok:
-        raise ValueError(f"{name} {rule}, got {got!r}.")
+def _trainer(values: Any) -> dict[str, Any]:
+    """Arguments of transformers; numbers and switches are checked here, the rest by transformers itself."""
+    kinds = {f.name: f.type for f in fields(TrainingArguments) if f.init}
+    checked = {}
+    for key, value in mapping(values, "trainer").items():
+        if key in OURS:
+            raise ValueError(f"trainer.{key} is not yours to set: it is {OURS[key]}.")
+        known(key, set(kinds), "trainer.")
+        plain = {k for k in get_args(kinds[key]) or (kinds[key],) if k is not NoneType} <= {bool, int, float}
+        checked[key] = typed(value, kinds[key], f"trainer.{key}") if plain else value
+    return checked

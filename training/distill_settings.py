@@ -10,7 +10,7 @@ from ..configuration_domino import evenly_spaced_layers
 
 ABOUT = (
     "Let a target answer prompts. A run can be stopped at any point: the same command resumes it. "
-    "`accelerate launch -m domino distill ...` shares it between processes."
+    "`accelerate launch -m domino distill ...` shares it between GPUs, `torchrun -m domino distill ...` between processes on a CPU."
 )
 
 

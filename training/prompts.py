@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from .plain import build, known
 
 SHOWN = 5  # bad lines that a message lists
 
@@ -101,20 +102,10 @@ def read_mix(prompts: str) -> tuple[list[Source], int | None]:
         raise ValueError(f"{prompts} is not valid YAML: {error}") from error
     if not isinstance(mix, dict) or not isinstance(mix.get("prompts"), list) or not mix["prompts"]:
         raise ValueError(f"{prompts} must hold `prompts`, a list of sources, and may hold `seed`.")
-    _known(mix, {"seed", "prompts"}, prompts)
-    for number, source in enumerate(mix["prompts"], 1):
-        if not isinstance(source, dict):
-            raise ValueError(f"{prompts}, source {number} must be a mapping such as {{file: a.jsonl}}, got {source!r}.")
-        _known(source, {f.name for f in fields(Source)}, f"{prompts}, source {number}")
-    return [Source(**source) for source in mix["prompts"]], mix.get("seed")
-
-
-def _known(values: dict, allowed: set[str], where: str) -> None:
-    for key in values:
-        if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(sorted(allowed))}."
-            raise ValueError(f"{where}: unknown key {key!r}; {hint}")
+    for key in mix:
+        known(key, {"seed", "prompts"}, f"{prompts}: ")
+    sources = [build(Source, source, f"{prompts}, source {i}: ") for i, source in enumerate(mix["prompts"], 1)]
+    return sources, mix.get("seed")
 
 
 def _messages(source: Source, root: Path, bad: list[str]) -> list[str]:

@@ -28,7 +28,8 @@ def load_target(name: str, dtype: str):
     """The frozen target and its tokenizer; "smollm2" is the embedded one.
 
     Raises:
-        `ValueError`: an encoder-decoder model, or a tokenizer with more ids than the model has embeddings.
+        `ValueError`: an encoder-decoder or recurrent model, layers that cannot be found, or a tokenizer with more ids than
+            the model has embeddings.
     """
     source = target_folder() if name == "smollm2" else name
     config = AutoConfig.from_pretrained(source)
@@ -37,13 +38,28 @@ def load_target(name: str, dtype: str):
             f"{name} is an encoder-decoder model ({config.model_type}); a drafter needs a decoder-only one."
         )
     target = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+    if target._is_stateful:
+        raise ValueError(
+            f"{name} ({config.model_type}) keeps a recurrent state that rejected drafts would spoil: a drafter needs a "
+            "target whose cache can be cropped."
+        )
+    if not hasattr(target.get_decoder(), "layers"):
+        raise ValueError(
+            f"{name} ({config.model_type}) does not call its layers `layers`, so features cannot be read from it: take a "
+            "target of another family."
+        )
     tokenizer = AutoTokenizer.from_pretrained(source)
     rows = target.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
+    if _size(tokenizer) > rows:
         raise ValueError(
-            f"The tokenizer of {name} has {len(tokenizer)} ids but the model has {rows} embeddings: mismatched."
+            f"The tokenizer of {name} has {_size(tokenizer)} ids but the model has {rows} embeddings: mismatched."
         )
     return target, tokenizer
+
+
+def _size(tokenizer) -> int:
+    """One more than the highest id; `len(tokenizer)` counts tokens and is too small where ids are left out."""
+    return max(tokenizer.get_vocab().values()) + 1
 
 
 @dataclass
@@ -72,7 +88,7 @@ class TargetHead:
         weight, bias = self.lm_head.weight.detach(), getattr(self.lm_head, "bias", None)
         if ids is not None:
             weight, bias = weight[ids], bias[ids] if bias is not None else None
-        return F.linear(hidden, weight.to(hidden.dtype), bias)
+        return F.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.detach().to(hidden.dtype))
 
 
 def choose_mask_token(tokenizer, target, requested: int | str) -> int:
@@ -90,13 +106,13 @@ def choose_mask_token(tokenizer, target, requested: int | str) -> int:
         return _checked(int(requested), tokenizer, rows, used)
     if tokenizer.mask_token_id is not None and tokenizer.mask_token_id < rows:
         return tokenizer.mask_token_id
-    if len(tokenizer) < rows:
-        return len(tokenizer)
+    if _size(tokenizer) < rows:
+        return _size(tokenizer)
     free = [i for i, token in tokenizer.added_tokens_decoder.items() if token.special and i not in used]
     if free:
         return max(free)
     raise ValueError(
-        f"The tokenizer has no reserved token left for masks ({len(tokenizer)} ids, {rows} embeddings): "
+        f"The tokenizer has no reserved token left for masks ({_size(tokenizer)} ids, {rows} embeddings): "
         "set drafter.mask_token_id to a special token that answers never use."
     )
 
@@ -127,7 +143,7 @@ def _checked(requested: int, tokenizer, rows: int, used: set[int]) -> int:
             "in the chat template: choose a reserved token, or 'auto'."
         )
     added = tokenizer.added_tokens_decoder
-    if requested < len(tokenizer) and not (requested in added and added[requested].special):
+    if requested < _size(tokenizer) and not (requested in added and added[requested].special):
         raise ValueError(
             f"drafter.mask_token_id {requested} is the ordinary token {tokenizer.convert_ids_to_tokens(requested)!r}: "
             "choose a special or reserved one, or 'auto'."
@@ -145,6 +161,17 @@ def check_tokens(counts: Counter, target) -> None:
         )
 
 
+def check_soft_labels(target) -> None:
+    """Raises `ValueError`: the target scales or caps its logits behind the LM head, so their softmax is not its distribution."""
+    text = target.config.get_text_config()
+    for name in ("logit_scale", "logits_scaling", "final_logit_softcapping", "lm_head_multiplier"):
+        if getattr(text, name, None) not in (None, 1, 1.0):
+            raise ValueError(
+                f"objective.labels: soft labels need the plain logits of the LM head, but {text.model_type} has {name} = "
+                f"{getattr(text, name)}: use objective.labels: hard."
+            )
+
+
 def make_drafter(target, settings: DrafterSettings, mask_token_id: int) -> DominoModel:
     """A new drafter shaped after its target, or an existing one to continue.
 
@@ -153,16 +180,7 @@ def make_drafter(target, settings: DrafterSettings, mask_token_id: int) -> Domin
     Raises:
         `ValueError`: `start: target` with other shapes than the target's, or a drafter to continue that was made otherwise.
     """
-    text = target.config.get_text_config()
-    shape = {name: getattr(text, name) for name in (*SHARED, *SPECIAL) if getattr(text, name, None) is not None}
-    for name in SHAPE:
-        own = getattr(settings, name)
-        shape[name] = own if own is not None else getattr(text, name, None)
-    shape |= {name: getattr(settings, name) for name in OWN}
-    shape["target_layer_ids"] = settings.target_layer_ids or evenly_spaced_layers(
-        text.num_hidden_layers, settings.num_feature_layers
-    )
-    config = DominoConfig(**shape, num_target_layers=text.num_hidden_layers, mask_token_id=mask_token_id)
+    config = DominoConfig(**_shape(target.config.get_text_config(), settings), mask_token_id=mask_token_id)
     if settings.start not in ("target", "random"):
         return _continued(settings.start, config)
     draft = DominoModel(config)
@@ -170,6 +188,31 @@ def make_drafter(target, settings: DrafterSettings, mask_token_id: int) -> Domin
     if settings.start == "target":
         warm_start(draft, target)
     return draft
+
+
+def _shape(text, settings: DrafterSettings) -> dict:
+    """Fields of the drafter's config, out of the target's text config and the settings."""
+    shape = {name: getattr(text, name) for name in (*SHARED, *SPECIAL) if getattr(text, name, None) is not None}
+    # Families with sliding layers keep one set of rotary parameters per kind; draft layers are full attention.
+    rope = shape.get("rope_parameters", {})
+    shape["rope_parameters"] = rope.get("full_attention", rope) or None
+    for name in SHAPE:
+        own = getattr(settings, name)
+        shape[name] = own if own is not None else getattr(text, name, None)
+    if not isinstance(shape["intermediate_size"], int):
+        raise ValueError(
+            f"A {text.model_type} target has intermediate_size {shape['intermediate_size']}, not one int to take over: "
+            "set drafter.intermediate_size."
+        )
+    layers, count = text.num_hidden_layers, settings.num_feature_layers
+    ids = settings.target_layer_ids or evenly_spaced_layers(layers, count)
+    if settings.target_layer_ids is None and len(set(ids)) < count:
+        raise ValueError(
+            f"drafter.num_feature_layers is {count}, too many for the target's {layers} layers: lower it, or name "
+            "drafter.target_layer_ids."
+        )
+    shape |= {name: getattr(settings, name) for name in OWN}
+    return {**shape, "num_target_layers": layers, "target_layer_ids": ids}
 
 
 def _continued(start: str, config: DominoConfig) -> DominoModel:

@@ -15,7 +15,7 @@ from .config import EvaluationSettings, TrainConfig, to_dict
 from .data import collate
 from .objective import DominoForTraining
 from .shards import DistilledAnswers
-from .target import TargetHead, check_tokens, choose_mask_token, load_target, make_drafter
+from .target import TargetHead, check_soft_labels, check_tokens, choose_mask_token, load_target, make_drafter
 from .trainer import DominoTrainer, plain_drafter
 from .vocabulary import SampledVocabulary, WholeVocabulary
 
@@ -31,6 +31,8 @@ def train(config: TrainConfig, resume: bool = False) -> Path:
     torch.manual_seed(config.trainer.get("seed", 42))
     target, tokenizer = load_target(config.target, config.target_dtype)
     draft = make_drafter(target, config.drafter, choose_mask_token(tokenizer, target, config.drafter.mask_token_id))
+    if config.objective.labels != "hard":
+        check_soft_labels(target)
     if not config.objective.head:
         draft.config.pure_draft_prefix_len = draft.config.num_drafts  # generation then leaves the head out, too
     train_data, held_out = read_data(config, draft.config.target_layer_ids)

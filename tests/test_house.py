@@ -10,14 +10,26 @@ ROOT = Path(__file__).resolve().parent.parent
 # Who may import whom, beyond itself; kernels and configuration are at the bottom.
 ALLOWED = {
     "configuration_domino": set(),
+    "settings": set(),
     "kernels": set(),
     "generation": {"kernels"},
     "modeling_domino": {"configuration_domino", "generation"},
     "hub": {"configuration_domino", "modeling_domino"},
     "embedded": set(),
-    "training": {"configuration_domino", "modeling_domino", "generation", "evaluation", "embedded"},
+    "training": {"configuration_domino", "modeling_domino", "generation", "evaluation", "embedded", "settings"},
     "training/losses": {"generation"},
-    "evaluation": {"generation"},
+    "evaluation": {"generation", "modeling_domino", "embedded", "settings"},
+    "evaluation/accuracy": {"evaluation"},
+    "evaluation/bench": {
+        "configuration_domino",
+        "modeling_domino",
+        "generation",
+        "kernels",
+        "embedded",
+        "evaluation",
+        "settings",
+    },
+    "evaluation/report": {"evaluation"},
 }
 
 

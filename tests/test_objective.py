@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from domino.training.blocks import build_blocks, draw_anchors
+from domino.training.blocks import block_mask, build_blocks, draw_anchors
 from domino.training.config import ObjectiveSettings
 from domino.training.losses.curriculum import curriculum
 from domino.training.losses.weights import auf, dpace
@@ -125,7 +125,7 @@ def test_chunks_add_up_to_the_whole(switches):
     chunked = make_trained(chunk_blocks=2, **switches)
     a, b = whole(**batch, lam=LAM), chunked(**batch, lam=LAM)
     assert abs(a["loss"] - b["loss"]) <= 1e-12
-    assert torch.allclose(a["counts"], b["counts"])
+    assert torch.allclose(whole.counts, chunked.counts)
     assert (gradients(a["loss"], whole) - gradients(b["loss"], chunked)).abs().max() <= 1e-12
 
 
@@ -160,10 +160,24 @@ def test_logits_never_exist_whole(chunk):
 def test_parts_of_a_step_add_up_to_its_weighted_mean():
     model, batch = make_trained(), make_batch()
     total = model.decay_weight(batch["lengths"], batch["anchors"])
-    assert torch.isclose(total, model(**batch, lam=LAM)["counts"][COUNTS.index("weight")])
     whole = model(**batch, lam=LAM)["loss"]
+    assert torch.isclose(total, model.counts[COUNTS.index("weight")])
     parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 1), slice(1, 3))]
-    assert abs(sum(model(**part, lam=LAM, total_weight=total.double())["loss"] for part in parts) - whole) <= 1e-6
+    assert abs(sum(model(**part, lam=LAM, total_weight=float(total))["loss"] for part in parts) - whole) <= 1e-6
+
+
+def test_attention_implementations_see_the_same():
+    """Flex attention itself runs on GPUs; here its mask is asked place by place."""
+    batch, found = make_batch(), []
+    for kind in ("sdpa", "eager"):
+        model = make_trained(attention=kind)
+        model.set_attn_implementation(kind)
+        found.append(float(model(**batch, lam=LAM)["loss"]))
+    assert found[1] == pytest.approx(found[0], abs=1e-6)
+    seen = block_mask(batch["anchors"], batch["input_ids"].shape[1], 5, "sdpa")
+    flex = block_mask(batch["anchors"], batch["input_ids"].shape[1], 5, "flex")
+    b, query, key = (torch.arange(n) for n in (seen.shape[0], seen.shape[2], seen.shape[3]))
+    assert torch.equal(flex.mask_mod(b[:, None, None], 0, query[:, None], key), seen[:, 0])
 
 
 def test_layout_of_blocks():

@@ -2,15 +2,18 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from corpus import LAYERS, losses, save_config, save_shards, save_target
 from domino import DominoModel
+from domino.evaluation.tasks import Question
 from domino.training import ablate
 from domino.training.callbacks import last_checkpoint
 from domino.training.config import load
@@ -88,29 +91,37 @@ def test_overfits_eight_sequences(home):
     items = list(DistilledAnswers([home / "data" / "shard-00000.parquet"], 64, 2, LAYERS))
     anchors = torch.arange(6, 20).expand(8, -1)  # every anchor with a full block of labels
     with torch.no_grad():
-        counts = model(
+        model(
             torch.stack([item["input_ids"] for item in items]),
             torch.full((8,), 24),
             anchors,
             torch.stack([item["features"] for item in items]).float(),
             lam=0.0,
-        )["counts"]
-    figures = dict(zip(COUNTS, counts.tolist(), strict=True))
+        )
+    figures = dict(zip(COUNTS, model.counts.tolist(), strict=True))
     assert figures["blocks"] == anchors.numel()
     assert (
         figures["final_run"] / figures["blocks"] == draft.config.num_drafts + 1
     )  # every draft of every block is right
 
 
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "per_device_eval_batch_size": 3}
+
+
+def evaluated(out):
+    (entry,) = [entry for entry in history(out) if "eval_final_accept" in entry]
+    return [entry[f"eval_{head}_{what}"] for head in ("final", "base") for what in ("loss", "accuracy", "accept")]
+
+
 @pytest.fixture(scope="module")
 def alone(home):
-    return run(home, "alone")
+    return run(home, "alone", trainer=EVALUATED)
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "ddp"])
 def test_two_processes_equal_one(home, alone, kind):
     sharded = {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["DominoDecoderLayer"]}}
-    trainer = {"per_device_train_batch_size": 2, **(sharded if kind == "fsdp" else {})}
+    trainer = {**EVALUATED, "per_device_train_batch_size": 2, **(sharded if kind == "fsdp" else {})}
     sections = {"trainer": trainer, "evaluation": {"prompts": str(save_prompts(home)), "every": 4, "max_new_tokens": 8}}
     config = save_config(home / f"{kind}.yaml", home / "target", home / "data", home / kind, **sections)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -120,6 +131,8 @@ def test_two_processes_equal_one(home, alone, kind):
     assert losses(home / kind) == pytest.approx(losses(alone), abs=1e-5)
     assert [step for step, _ in taus(home / kind)] == [4]
     assert same_weights(checkpoint, last_checkpoint(alone), 1e-4)
+    # eight held-out rows in batches of three leave one process a batch short: nothing is counted twice
+    assert evaluated(home / kind) == pytest.approx(evaluated(alone), rel=1e-4)
     for folder in (checkpoint, home / kind / "drafter"):
         assert type(DominoModel.from_pretrained(folder)) is DominoModel
         assert AutoModel.from_pretrained(folder, trust_remote_code=True).config.model_type == "domino"
@@ -163,6 +176,43 @@ def test_interrupt_saves_and_says_how_to_go_on(home):
     assert process.returncode == 130
     assert "--resume goes on" in output
     assert last_checkpoint(home / "stop") is not None
+
+
+def test_interrupt_heard_by_one_process_stops_all(home):
+    trainer = {"max_steps": 100_000, "save_steps": 50_000, "per_device_train_batch_size": 2}
+    config = save_config(home / "one.yaml", home / "target", home / "data", home / "one", trainer=trainer)
+    process = command(config, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    seen = ""
+    while "'loss'" not in seen:
+        seen += process.stdout.readline()
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(workers[1]), signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert output.count("--resume goes on") == 2
+    assert last_checkpoint(home / "one") is not None
+
+
+def test_a_resumed_run_is_the_same_run(home, alone, tmp_path):
+    """More steps are welcome, another drafter or objective is not."""
+    changes = {"drafter": {"shift_label": False}, "objective": {"gamma": 5.0}}
+    config = save_config(tmp_path / "c.yaml", home / "target", home / "data", alone, **changes)
+    with pytest.raises(ValueError, match="other settings of drafter.shift_label, objective.gamma"):
+        train(load(config), resume=True)
+
+
+def test_the_best_checkpoint_can_be_chosen_by_our_figures(home):
+    trainer = {**EVALUATED, "load_best_model_at_end": True, "metric_for_best_model": "eval_final_accept"}
+    out = run(home, "best", trainer={**trainer, "save_steps": 4, "greater_is_better": True})
+    state = json.loads((last_checkpoint(out) / "trainer_state.json").read_text())
+    assert state["best_metric"] >= 1
+
+
+def test_stored_features_go_to_worker_processes(home):
+    shards = sorted((home / "data").glob("*.parquet"))
+    data = DistilledAnswers(shards, 64, 2, layer_ids=[0, 2])
+    first = data[0]
+    again = pickle.loads(pickle.dumps(data))[0]
+    assert torch.equal(first["features"], again["features"])
 
 
 @pytest.mark.parametrize("labels", ["hard", "kl"])
@@ -231,17 +281,21 @@ def test_refusals(home, alone, tmp_path):
     refused("All 16 answers .* shorter than objective.min_answer = 50", objective={"min_answer": 50})
 
 
-def test_ablation_trains_its_rows_and_measures_them_in_turn(home, tmp_path, monkeypatch):
+def test_ablation_trains_its_rows_and_measures_them_in_turn(home, tmp_path):
     save_config(tmp_path / "base.yaml", home / "target", home / "data", tmp_path / "unused")
     plan = tmp_path / "plan.yaml"
     plan.write_text("config: base.yaml\nset: [trainer.max_steps=2]\nrows: {Head off: [objective.head=false], TF: []}\n")
-    monkeypatch.setattr(ablate, "read_questions", lambda task, count: ["w5 w6", "w7"][:count])
     rows = ablate.read_rows(plan, tmp_path / "runs", [])
-    table = ablate.ablate(rows, {"gsm8k": 2}, tmp_path / "runs", 12).splitlines()
+    questions = {"gsm8k": [Question("a", ["w5 w6"]), Question("b", ["w7"])]}
+    table = ablate.ablate(rows, questions, tmp_path / "runs", 12).splitlines()
     assert table[0] == "| row | gsm8k | average |"
     assert [line.split(" | ")[0] for line in table[2:]] == ["| Head off", "| TF"]
-    record = json.loads((tmp_path / "runs" / "ablation.json").read_text())
-    assert all(len(samples) == 2 and samples[0]["same"] for samples in record["tasks"]["gsm8k"].values())
+    samples = (tmp_path / "runs" / "samples.jsonl").read_text()
+    found = [json.loads(line) for line in samples.splitlines()]
+    assert [row["method"] for row in found] == ["plain", "Head off", "TF"] * 2
+    assert all(row["turns"][0]["same"] for row in found)
+    assert ablate.ablate(rows, questions, tmp_path / "runs", 12).splitlines() == table  # nothing is measured again
+    assert (tmp_path / "runs" / "samples.jsonl").read_text() == samples
     assert (tmp_path / "runs" / "head-off" / "drafter" / "model.safetensors").is_file()
     plan.write_text("rows: {}")
     with pytest.raises(ValueError, match="must hold `config` and `rows`"):

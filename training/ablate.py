@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import yaml
-from tqdm.auto import tqdm
 
-from ..evaluation.compare import Comparison, Sample, answer_twice, encode, timed
-from ..evaluation.measure import provenance, read_questions
+from ..evaluation.methods import METHODS, PLAIN, Method, Models
+from ..evaluation.results import Results
+from ..evaluation.run import measure, to_do
+from ..evaluation.settings import EvalSettings
+from ..evaluation.summary import Cell, cells
+from ..evaluation.tasks import Question
 from ..modeling_domino import DominoModel
 from .config import TrainConfig, load
 from .target import load_target
-from .train import train
+from .train import check_same, train
+
+MODEL = "target"  # the one model of an ablation's results
 
 
 @dataclass
@@ -41,59 +45,49 @@ def read_rows(path: Path, out: Path, overrides: list[str]) -> list[Row]:
     return rows
 
 
-def ablate(rows: list[Row], tasks: dict[str, int], out: Path, max_new_tokens: int) -> str:
-    """Train what is not trained yet, measure all, write `ablation.json` and return the table."""
+def ablate(rows: list[Row], questions: dict[str, list[Question]], out: Path, max_new_tokens: int) -> str:
+    """Train what is not trained yet, measure what is not measured yet (into `out`), and return the table."""
     for row in rows:
-        if not (row.folder / "drafter" / "config.json").is_file():
-            print(f"Training: {row.name}", flush=True)
-            train(row.config, resume=True)
+        if (row.folder / "drafter" / "model.safetensors").is_file():
+            check_same(row.config, row.folder)
+            continue
+        print(f"Training: {row.name}", flush=True)
+        train(row.config, resume=True)
+    settings = EvalSettings(str(out), methods=[PLAIN], max_new_tokens=max_new_tokens, dtype=rows[0].config.target_dtype)
+    names = [row.name for row in rows]
+    results = Results(out, [PLAIN, *names], settings.fixed())
+    work = to_do(results, MODEL, questions, settings.temperatures)
+    if work:
+        models, methods = _load(rows)
+        measure(models, methods, work, MODEL, results, settings)
+    return markdown(names, [cell for cell in cells(results.rows) if cell.method != PLAIN])
+
+
+def _load(rows: list[Row]) -> tuple[Models, dict[str, Method]]:
+    """The target, and a method for the drafter of each row."""
     target, tokenizer = load_target(rows[0].config.target, rows[0].config.target_dtype)
     target.to("cuda" if torch.cuda.is_available() else "cpu")
-    drafters = [DominoModel.from_pretrained(r.folder / "drafter", dtype=target.dtype).to(target.device) for r in rows]
-    results = {
-        task: compare_drafters(
-            target, [d.eval() for d in drafters], tokenizer, task, read_questions(task, count), max_new_tokens
-        )
-        for task, count in tasks.items()
-    }
-    table = markdown([row.name for row in rows], results)
-    record = {
-        "provenance": provenance(),
-        "table": table,
-        "tasks": {
-            task: {row.name: [asdict(s) for s in c.samples] for row, c in zip(rows, found, strict=True)}
-            for task, found in results.items()
-        },
-    }
-    (out / "ablation.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return table
+    methods = {PLAIN: METHODS[PLAIN]}
+    for row in rows:
+        draft = DominoModel.from_pretrained(row.folder / "drafter", dtype=target.dtype).to(target.device).eval()
+        methods[row.name] = replace(METHODS["domino"], options=_assisting(draft), drafter=_always(draft))
+    return Models(target, tokenizer), methods
 
 
-def compare_drafters(
-    target, drafters, tokenizer, task: str, questions: list[str], max_new_tokens: int
-) -> list[Comparison]:
-    """Each question once plainly and once with each drafter, all in turn, after a throw-away question."""
-    options = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    for draft in drafters:
-        answer_twice(target, draft, encode(tokenizer, questions[0], target.device), **{**options, "max_new_tokens": 16})
-    samples: list[list[Sample]] = [[] for _ in drafters]
-    for question in tqdm(questions, desc=task):
-        inputs = encode(tokenizer, question, target.device)
-        length = inputs["input_ids"].shape[1]
-        plain, plain_s = timed(target, inputs, **options)
-        for draft, mine in zip(drafters, samples, strict=True):
-            ids, seconds = timed(target, inputs, assistant_model=draft, **options)
-            tokens = (plain.shape[1] - length, ids.shape[1] - length)
-            mine.append(Sample(plain_s, seconds, *tokens, draft.statistics.accepted, torch.equal(plain, ids), None))
-    return [Comparison(task, mine) for mine in samples]
+def _assisting(draft):
+    return lambda models: {"assistant_model": draft}
 
 
-def markdown(names: list[str], results: dict[str, list[Comparison]]) -> str:
+def _always(draft):
+    return lambda models: draft
+
+
+def markdown(names: list[str], found: list[Cell]) -> str:
     """τ and speedup of each row on each task, and their means over tasks."""
-    lines = ["| row | " + " | ".join([*results, "average"]) + " |", "|---" + "|--:" * (len(results) + 1) + "|"]
-    for place, name in enumerate(names):
-        found = [comparisons[place] for comparisons in results.values()]
-        cells = [(c.acceptance_length, c.speedup) for c in found]
-        mean = tuple(sum(values) / len(cells) for values in zip(*cells, strict=True))
-        lines.append(f"| {name} | " + " | ".join(f"{tau:.2f} / {speed:.2f}×" for tau, speed in [*cells, mean]) + " |")
+    tasks = list(dict.fromkeys(cell.task for cell in found))
+    lines = ["| row | " + " | ".join([*tasks, "average"]) + " |", "|---" + "|--:" * (len(tasks) + 1) + "|"]
+    for name in names:
+        figures = [(cell.tau, cell.speedup) for cell in found if cell.method == name]
+        mean = tuple(sum(values) / len(figures) for values in zip(*figures, strict=True))
+        lines.append(f"| {name} | " + " | ".join(f"{tau:.2f} / {speed:.2f}×" for tau, speed in [*figures, mean]) + " |")
     return "\n".join(lines)

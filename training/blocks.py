@@ -85,7 +85,8 @@ def block_mask(anchors: Tensor, total: int, block: int, attention: str):
         anchors: [batch, A]. total: T. attention: "flex" for a `BlockMask`, otherwise a bool mask.
 
     Returns:
-        [batch, 1, A*B, T + A*B], True where attention is allowed, or the `BlockMask` of the same.
+        [batch, 1, A*B, T + A*B], True where attention is allowed; for "eager" 0 there and -inf elsewhere, in float32; for "flex"
+        the `BlockMask` of the same.
     """
     batch, count = anchors.shape
     a = anchors.clamp(min=0).repeat_interleave(block, dim=1)  # [batch, A*B], the anchor of each query's block
@@ -100,4 +101,5 @@ def block_mask(anchors: Tensor, total: int, block: int, attention: str):
     owner = torch.arange(count, device=anchors.device).repeat_interleave(block)
     context = torch.arange(total, device=anchors.device) < a[..., None]
     own = (owner[:, None] == owner).expand(batch, -1, -1)
-    return torch.cat([context, own], dim=-1)[:, None]
+    mask = torch.cat([context, own], dim=-1)[:, None]
+    return mask if attention == "sdpa" else torch.where(mask, 0.0, torch.finfo(torch.float32).min)

@@ -65,6 +65,10 @@ class StopOnInterrupt(TrainerCallback):
         print("\nStopping after this step, with a checkpoint; Ctrl-C again stops at once.", flush=True)
 
     def on_step_end(self, args, state, control, **kwargs):
+        if torch.distributed.is_initialized():  # one process may have heard it a step before the others
+            heard = torch.tensor(int(self.interrupted), device=args.device)
+            torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX)
+            self.interrupted = bool(heard)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import yaml
 from transformers import TrainingArguments
 
-from .plain import build, known, mapping, require, typed
+from ..settings import build, known, mapping, require, typed
 
 OURS = {"output_dir": "the config's own output_dir", "remove_unused_columns": "always false here"}
 
@@ -206,6 +206,8 @@ def _trainer(values: Any) -> dict[str, Any]:
         if key in OURS:
             raise ValueError(f"trainer.{key} is not yours to set: it is {OURS[key]}.")
         known(key, set(kinds), "trainer.")
+        if key.endswith("_strategy") and value is False:
+            value = "no"  # which YAML reads as false
         plain = {k for k in get_args(kinds[key]) or (kinds[key],) if k is not NoneType} <= {bool, int, float}
         checked[key] = typed(value, kinds[key], f"trainer.{key}") if plain else value
     return checked

@@ -80,7 +80,7 @@ class DominoForTraining(DominoModel):
         features: Tensor,
         lam: float,
         seed: int = 0,
-        total_weight: Tensor | float | None = None,
+        total_weight: float | None = None,
         last_hidden: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The objective on a batch.
@@ -93,19 +93,20 @@ class DominoForTraining(DominoModel):
             last_hidden: [batch, T, hidden], for soft labels.
 
         Returns:
-            `loss`, and `counts` [len(COUNTS)] float32: sums, so that they can be added over steps and processes.
+            `loss`. The counts of the batch are in `counts` [len(COUNTS)]: float32 sums, so that they can be added over steps and
+            processes, and no output, since FSDP rounds outputs to its own dtype.
         """
         blocks = build_blocks(input_ids, lengths, anchors, self.config)
         slots, draw = self._slots(blocks, features, last_hidden, seed)
         w2 = draw.rows(self.embed_proj[2].weight)
-        sums, counts = self._add_up(slots, draw, w2)
+        sums, self.counts = self._add_up(slots, draw, w2)
 
         final, final_weight, base, base_weight = sums
         total = base_weight if total_weight is None else total_weight
         # Weights that depend on the predictions still give a mean of their own, shared out by the decay weights.
         share = (base_weight + 1e-6) / (total + 1e-6)
         final, base = final / (final_weight + 1e-6), base / (base_weight + 1e-6)
-        return {"loss": ((1 - lam) * final + lam * base) * share, "counts": counts}
+        return {"loss": ((1 - lam) * final + lam * base) * share}
 
     def decay_weight(self, lengths: Tensor, anchors: Tensor) -> Tensor:
         """Σ of the decay weights of a batch, known before any forward."""
@@ -146,13 +147,16 @@ class DominoForTraining(DominoModel):
             )
             embed, logits = self._embed_for_gru, self.target_head.logits
             prefix_ids = torch.cat([self_generated(self, h, ids[:, :1], embed, logits) for h, ids in parts])
-        states, _ = self.prefix_gru(self._embed_for_gru(prefix_ids))
+        with torch.autocast(
+            hidden.device.type, enabled=False
+        ):  # on CUDA it would make this float16, whatever was asked for
+            states, _ = self.prefix_gru(self._embed_for_gru(prefix_ids))
         code = F.silu(self.embed_proj[0](torch.cat([hidden, states.to(hidden.dtype)], dim=-1)))
         corrected = torch.arange(config.num_drafts, device=code.device) >= config.pure_draft_prefix_len
         return code * corrected[:, None].to(code.dtype)
 
     def _embed_for_gru(self, ids: Tensor) -> Tensor:
-        """Autocast leaves recurrent layers alone, so their input follows the weights by hand."""
+        """The GRU runs outside of autocast, so its input follows its weights by hand."""
         return self.target_head.embed(ids).to(self.prefix_gru.weight_ih_l0.dtype)
 
     def _add_up(self, slots: Slots, draw: Draw, w2: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from .plain import build, known
+from ..settings import build, known
 
 SHOWN = 5  # bad lines that a message lists
 

@@ -113,7 +113,8 @@ class DistilledAnswers(Dataset):
         self.has_features = layer_ids is not None and (required or stored[0].is_file())
         if self.has_features:
             self._check_features(stored, layer_ids)
-        self.handles = [safe_open(path, framework="pt") for path in stored] if self.has_features else []
+        self.stored = stored
+        self.handles: dict[int, safe_open] = {}
         self.ids, self.rows = [], []
         for number, path in enumerate(shards):
             start = 0
@@ -159,9 +160,15 @@ class DistilledAnswers(Dataset):
             "prompt_length": prompt,
         }
         if self.has_features:
+            if shard not in self.handles:
+                self.handles[shard] = safe_open(self.stored[shard], framework="pt")
             handle = self.handles[shard]
             item |= {name: handle.get_slice(name)[start : start + length] for name in self.names}
         return item
+
+    def __getstate__(self) -> dict:
+        """Open files stay behind: a worker process opens its own."""
+        return {**self.__dict__, "handles": {}}
 
     def token_counts(self) -> Counter:
         """How often each token stands in an answer."""

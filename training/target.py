@@ -86,6 +86,8 @@ class TargetHead:
     def logits(self, hidden: Tensor, ids: Tensor | None = None) -> Tensor:
         """[..., C] of hidden [..., D], for the vocabulary ids [C] or all of it; the head gets no gradient."""
         weight, bias = self.lm_head.weight.detach(), getattr(self.lm_head, "bias", None)
+        if torch.is_autocast_enabled(hidden.device.type):  # now, or the whole head would be widened first
+            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
         if ids is not None:
             weight, bias = weight[ids], bias[ids] if bias is not None else None
         return F.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.detach().to(hidden.dtype))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 import yaml
 from transformers import TrainingArguments
 
-from ..evaluation.measure import read_questions
+from ..evaluation import tasks
 from .callbacks import RealAcceptance, StopOnInterrupt, last_checkpoint
 from .config import EvaluationSettings, TrainConfig, to_dict
 from .data import collate
@@ -28,6 +27,8 @@ def train(config: TrainConfig, resume: bool = False) -> Path:
     """
     out = Path(config.output_dir)
     checkpoint = _checkpoint(out, resume)
+    if checkpoint is not None:
+        check_same(config, out)
     torch.manual_seed(config.trainer.get("seed", 42))
     target, tokenizer = load_target(config.target, config.target_dtype)
     draft = make_drafter(target, config.drafter, choose_mask_token(tokenizer, target, config.drafter.mask_token_id))
@@ -47,8 +48,7 @@ def train(config: TrainConfig, resume: bool = False) -> Path:
         vocabulary = SampledVocabulary(counts, draft.config.vocab_size, settings.vocabulary, settings.sampled_tokens)
     model = DominoForTraining(draft.config, head, vocabulary, settings)
     model.load_state_dict(draft.state_dict())
-    if settings.attention == "flex":
-        model.set_attn_implementation("flex_attention")
+    model.set_attn_implementation("flex_attention" if settings.attention == "flex" else settings.attention)
     trainer = DominoTrainer(
         model=model,
         args=TrainingArguments(
@@ -108,6 +108,24 @@ def _checkpoint(out: Path, resume: bool) -> Path | None:
     return checkpoint
 
 
+def check_same(config: TrainConfig, out: Path) -> None:
+    """Raise `ValueError` where the run in `out` was another one: its data, drafter, objective or seed differ."""
+    before = _identity(yaml.safe_load((out / "train_config.yaml").read_text(encoding="utf-8")))
+    now = _identity(to_dict(config))
+    changed = [name for name in now if before.get(name) != now[name]]
+    if changed:
+        raise ValueError(
+            f"{out} was trained with other settings of {', '.join(changed)}: put them back, or choose another output_dir."
+        )
+
+
+def _identity(values: dict) -> dict:
+    """What makes a run this run, as flat names."""
+    flat = {name: values.get(name) for name in ("target", "data", "held_out_shards")}
+    flat |= {f"{part}.{key}": value for part in ("drafter", "objective") for key, value in values[part].items()}
+    return flat | {"trainer.seed": values["trainer"].get("seed")}
+
+
 def _announce(config: TrainConfig, train_data, held_out, counts, draft) -> None:
     where = "stored" if train_data.has_features else "computed by the target as training goes"
     size = sum(p.numel() for p in draft.parameters()) / 1e6
@@ -130,12 +148,13 @@ def _add_acceptance(trainer: DominoTrainer, config: TrainConfig, target, tokeniz
 
 
 def _questions(settings: EvaluationSettings) -> list[str]:
-    """The first prompts of a packaged task or of a file."""
+    """The first prompts of a task or of a file."""
     source = str(settings.prompts)
     if source.endswith(".jsonl"):
-        rows = Path(source).read_text(encoding="utf-8").split("\n")
-        return [json.loads(row)["turns"][0] for row in rows if row][: settings.count]
-    return read_questions(source, settings.count)
+        found = tasks.read(Path(source))[: settings.count]
+    else:
+        found = tasks.load(source, settings.count)
+    return [question.turns[0] for question in found]
 
 
 def _save(trainer: DominoTrainer, out: Path) -> Path:

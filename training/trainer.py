@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from accelerate import DistributedType, PartialState
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils.data import Dataset
 from transformers import Trainer
 
 from ..modeling_domino import DominoModel
@@ -15,6 +18,23 @@ from .blocks import draw_anchors
 from .features import capture
 from .losses.curriculum import curriculum
 from .objective import COUNTS, DominoForTraining, rates
+
+
+class Even(Dataset):
+    """A data set with a whole number of batches for all processes: what accelerate would fill up with repetitions, which then
+    count twice, are sequences without an answer here."""
+
+    def __init__(self, dataset, batch: int):
+        self.dataset, self.length = dataset, math.ceil(len(dataset) / batch) * batch
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict:
+        if index < len(self.dataset):
+            return self.dataset[index]
+        item = self.dataset[0]
+        return {**item, "prompt_length": len(item["input_ids"])}
 
 
 class DominoTrainer(Trainer):
@@ -29,6 +49,11 @@ class DominoTrainer(Trainer):
 
     def __init__(self, *args, target=None, **kwargs):
         super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"{self.args.n_gpu} GPUs in one process are not supported: start it with `accelerate launch -m domino train …`, "
+                "or choose one with CUDA_VISIBLE_DEVICES."
+            )
         self.drafter: DominoForTraining = self.model  # as it was before anything wraps it
         self.drafter.target_head.to(self.args.device)
         self.target = target.to(self.args.device) if target is not None else None
@@ -41,6 +66,9 @@ class DominoTrainer(Trainer):
         if self.args.fsdp and state.distributed_type == DistributedType.MULTI_CPU:
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU  # it becomes FSDP from there
         super().create_accelerator_and_postprocess()
+        policy = getattr(getattr(self.accelerator.state, "fsdp_plugin", None), "mixed_precision_policy", None)
+        if hasattr(policy, "output_dtype"):  # the loss is added up over batches and processes
+            self.accelerator.state.fsdp_plugin.mixed_precision_policy = replace(policy, output_dtype=torch.float32)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """The micro-batches of a step with their anchors, and Σ of the decay weights over all of them and all processes."""
@@ -63,12 +91,12 @@ class DominoTrainer(Trainer):
             **self._read_target(inputs),
             lam=self._lambda(),
             seed=self.args.seed + self.state.global_step,
-            total_weight=num_items_in_batch,
+            total_weight=None if num_items_in_batch is None else float(num_items_in_batch),
         )
         loss = outputs["loss"]
         if not torch.isfinite(loss):
             raise FloatingPointError(self._explain_nan(inputs, loss))
-        self.counts[model.training] += outputs["counts"].cpu()
+        self.counts[model.training] += self.drafter.counts.detach().cpu()
         if num_items_in_batch is not None:  # processes share a step's weight, and gradients are averaged over them
             loss = loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
@@ -86,8 +114,10 @@ class DominoTrainer(Trainer):
             return {name: inputs[name] for name in ("features", "last_hidden") if name in inputs}
         ids, lengths = inputs["input_ids"], inputs["lengths"]
         mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
-        with torch.no_grad(), capture(self.target, self.drafter.config.target_layer_ids, last=soft) as kept:
-            self.target.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False)
+        ids_and_mask = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+        layers, exact = self.drafter.config.target_layer_ids, torch.autocast(ids.device.type, enabled=False)
+        with torch.no_grad(), exact, capture(self.target, layers, last=soft) as kept:  # in the dtype it will serve in
+            self.target.get_decoder()(**ids_and_mask)
         return {"features": kept.features()} | ({"last_hidden": kept.last_hidden()} if soft else {})
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
@@ -95,6 +125,10 @@ class DominoTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             return self.compute_loss(model, inputs).detach(), None, None
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        return super().get_eval_dataloader(Even(dataset, self.args.eval_batch_size * self.accelerator.num_processes))
 
     def _explain_nan(self, inputs: dict[str, Tensor], loss: Tensor) -> str:
         step, rank = self.state.global_step, self.accelerator.process_index
@@ -113,8 +147,9 @@ class DominoTrainer(Trainer):
         counts = self.accelerator.reduce(self.counts[not evaluation].to(self.args.device), "sum").cpu()
         if counts[0] > 0:
             prefix = "eval_" if evaluation else ""
-            logs = {**logs, **{prefix + name: round(value, 5) for name, value in rates(counts).items()}}
-            logs |= {} if evaluation else {"lambda": self._lambda()}
+            # in place: `evaluate` returns these very logs, and `metric_for_best_model` looks there
+            logs.update({prefix + name: round(value, 5) for name, value in rates(counts).items()})
+            logs.update({} if evaluation else {"lambda": self._lambda()})
             self.counts[not evaluation].zero_()
         return super().log(logs, *args, **kwargs)
 

@@ -52,7 +52,8 @@ def typed(value: Any, kind: Any, name: str) -> Any:
     right = isinstance(value, plain) and (not isinstance(value, bool) or bool in plain)
     if right and isinstance(value, list):
         entries = tuple(entry for k in kinds if get_origin(k) is list for entry in get_args(k))
-        right = all(isinstance(entry, entries) for entry in value)
+        entries = (*entries, int) if float in entries else entries  # 0 is a temperature too
+        right = not entries or all(isinstance(entry, entries) for entry in value)  # a plain `list` holds anything
     wanted = " or ".join("null" if k is NoneType else str(k) if get_origin(k) else k.__name__ for k in kinds)
     require(right, name, value, f"must be {wanted}")
     return value

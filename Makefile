@@ -3,7 +3,7 @@ BIN := .venv/bin
 # OpenMP threads that wait by spinning make two busy cores ten times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow measure export style quality clean
+.PHONY: demo test test-slow results export style quality clean
 
 demo: .venv/ready
 	$(BIN)/domino demo
@@ -14,8 +14,10 @@ test: .venv/ready
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow
 
-measure: .venv/ready
-	$(BIN)/domino measure
+# the tables of docs/results.md, in half an hour on two cores
+results: .venv/ready
+	$(BIN)/domino eval evaluation/configs/results.yaml
+	$(BIN)/domino report runs/results
 
 export: .venv/ready
 	$(BIN)/domino export build/domino-smollm2-135m-instruct

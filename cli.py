@@ -8,46 +8,42 @@ import sys
 from pathlib import Path
 
 
-def _models(args):
-    """Target, drafter and tokenizer of the options --target, --drafter and --dtype."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from .embedded.smollm2 import DRAFTER, target_folder
-    from .modeling_domino import DominoModel
-
-    if (args.target is None) != (args.drafter is None):
-        raise ValueError("--target and --drafter go together: a drafter serves the one target it was trained for.")
-    target, drafter = args.target or target_folder(), args.drafter or DRAFTER
-    dtype, device = getattr(torch, args.dtype), "cuda" if torch.cuda.is_available() else "cpu"
-    return (
-        AutoModelForCausalLM.from_pretrained(target, dtype=dtype).to(device).eval(),
-        DominoModel.from_pretrained(drafter, dtype=dtype).to(device).eval(),
-        AutoTokenizer.from_pretrained(target),
-    )
-
-
 def _demo(args) -> None:
     from .evaluation.demo import QUESTION, demo
+    from .evaluation.run import load_models
+    from .evaluation.settings import ModelSettings
 
-    target, draft, tokenizer = _models(args)
-    demo(target, draft, tokenizer, args.question or QUESTION, args.max_new_tokens)
-
-
-def _measure(args) -> None:
-    from .evaluation.measure import measure, parse_tasks
-
-    counts = parse_tasks(args.tasks)
-    target, draft, tokenizer = _models(args)
-    measure(
-        target,
-        draft,
-        tokenizer,
-        counts,
-        args.out,
-        max_new_tokens=args.max_new_tokens,
-        do_sample=False,
+    if args.target and not args.drafter:
+        raise ValueError("--target and --drafter go together: a drafter serves the one target it was trained for.")
+    demo(
+        load_models(ModelSettings(args.target, args.drafter), args.dtype),
+        args.question or QUESTION,
+        args.max_new_tokens,
     )
+
+
+def _eval(args) -> None:
+    from .evaluation.options import settings
+    from .evaluation.report.table import markdown
+    from .evaluation.run import evaluate
+    from .evaluation.summary import cells
+
+    print(markdown(cells(evaluate(settings(args)).rows)))
+
+
+def _report(args) -> None:
+    from .evaluation.report.write import write
+
+    for file in write(args.folder):
+        print(f"Wrote {file}")
+
+
+def _bench(args) -> None:
+    from .evaluation.bench.options import settings
+    from .evaluation.bench.projection import markdown
+    from .evaluation.bench.run import bench
+
+    print(markdown(bench(settings(args))))
 
 
 def _train(args) -> None:
@@ -64,13 +60,13 @@ def _train(args) -> None:
 
 
 def _ablate(args) -> None:
-    from .evaluation.measure import parse_tasks
+    from .evaluation.tasks import parse
     from .training.ablate import ablate, read_rows
 
     overrides = [f"{name}={value}" for name in ("target", "data") if (value := getattr(args, name)) is not None]
     args.out.mkdir(parents=True, exist_ok=True)
     rows = read_rows(args.plan, args.out, overrides)
-    print(ablate(rows, parse_tasks(args.tasks), args.out, args.max_new_tokens))
+    print(ablate(rows, parse(args.tasks), args.out, args.max_new_tokens))
 
 
 def _export(args) -> None:
@@ -114,29 +110,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    models = argparse.ArgumentParser(add_help=False)
-    models.add_argument("--target", help="folder or Hub id of the target (default: the embedded SmolLM2)")
-    models.add_argument("--drafter", help="folder or Hub id of its drafter (default: the embedded one)")
-    models.add_argument("--dtype", choices=["bfloat16", "float32", "float16"], default="bfloat16")
-    models.add_argument("--max-new-tokens", type=int, default=128)
-
-    add = commands.add_parser(
-        "demo", parents=[models], help="one question, streamed and timed", formatter_class=formatter
-    )
+    add = commands.add_parser("demo", help="one question, streamed and timed", formatter_class=formatter)
+    add.add_argument("--target", help="folder or Hub id of the target (default: the embedded SmolLM2)")
+    add.add_argument("--drafter", help="folder or Hub id of its drafter (default: the embedded one)")
+    add.add_argument("--dtype", choices=["bfloat16", "float32", "float16"], default="bfloat16")
+    add.add_argument("--max-new-tokens", type=int, default=128)
     add.add_argument("--question", help="what to ask (default: a school problem)")
     add.set_defaults(run=_demo)
 
-    add = commands.add_parser(
-        "measure", parents=[models], help="τ, speedup and losslessness on prompts", formatter_class=formatter
-    )
-    add.add_argument(
-        "--tasks",
-        default="gsm8k=30,humaneval=20",
-        metavar="TASK=N,…",
-        help="first N packaged prompts (all without =N) of gsm8k, math500, humaneval, mbpp, mt_bench; all=N for each",
-    )
-    add.add_argument("--out", type=Path, help="JSON file for the samples and their provenance")
-    add.set_defaults(run=_measure)
+    from .evaluation import options
+
+    add = commands.add_parser("eval", help="τ, speed and losslessness of methods on tasks", description=options.ABOUT)
+    options.add_options(add)
+    add.set_defaults(run=_eval)
+
+    add = commands.add_parser("report", help="tables, plots and a page out of an evaluation", formatter_class=formatter)
+    add.add_argument("folder", type=Path, help="what `domino eval --out` wrote")
+    add.set_defaults(run=_report)
+
+    from .evaluation.bench import options as bench_options
+
+    add = commands.add_parser("bench", help="latency without weights, projected", description=bench_options.ABOUT)
+    bench_options.add_options(add)
+    add.set_defaults(run=_bench)
 
     add = commands.add_parser("train", help="train a drafter on distilled answers", formatter_class=formatter)
     add.add_argument("config", type=Path, help="YAML; see training/config.py for every key")
@@ -158,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add.add_argument("--target", help="instead of the config's")
     add.add_argument("--data", help="instead of the config's")
-    add.add_argument("--tasks", default="gsm8k=10,humaneval=10,mt_bench=10", metavar="TASK=N,…", help="as in measure")
+    add.add_argument("--tasks", default="gsm8k=10,humaneval=10,mt_bench=10", metavar="TASK=N,…", help="as in eval")
     add.add_argument("--max-new-tokens", type=int, default=128)
     add.set_defaults(run=_ablate)
 

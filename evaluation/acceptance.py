@@ -6,7 +6,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..generation.statistics import DraftStatistics
-from .compare import encode
+from .answering import encode
 
 
 @torch.no_grad()

@@ -7,44 +7,50 @@ from rich.console import Console
 from rich.table import Table
 from transformers import TextStreamer
 
-from ..generation.statistics import DraftStatistics
-from .compare import Sample, answer_twice, encode
+from .answering import answer, decoding, encode
+from .methods import METHODS, PLAIN, Models
+from .summary import Cell
+from .tasks import Question
 
 QUESTION = (
     "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts in total does it take?\n"
     "Please reason step by step, and put your final answer within \\boxed{}."
 )
 REPEATS = 3
+METHOD = "domino"
 
 
-def demo(target, draft, tokenizer, question: str, max_new_tokens: int) -> Sample:
-    """Stream Domino's answer, then time both, alternately; returns the median run by speedup."""
-    console = Console()
-    inputs = encode(tokenizer, question, target.device)
-    options = {"max_new_tokens": max_new_tokens, "do_sample": False}
+def demo(models: Models, question: str, max_new_tokens: int) -> Cell:
+    """Stream Domino's answer, then time both, alternately; returns the figures of Domino's runs."""
+    console, target = Console(), models.target
+    inputs = encode(models.tokenizer, question, target.device)
     console.print(question + "\n", style="bold", markup=False, highlight=False)
-    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    target.generate(**inputs, assistant_model=draft, streamer=streamer, **options)  # also the warm-up
+    streamer = TextStreamer(models.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    target.generate(
+        **inputs, assistant_model=models.draft, streamer=streamer, **decoding(0, max_new_tokens)
+    )  # also the warm-up
 
     console.print(f"\nMeasuring plain generate and Domino in turn, {REPEATS} times ...", highlight=False)
-    runs = [answer_twice(target, draft, inputs, **options) for _ in range(REPEATS)]
-    run = sorted(runs, key=lambda r: r.speedup)[REPEATS // 2]
-    console.print(_table(run, draft))
-    if not run.same:
+    methods = {name: METHODS[name] for name in (PLAIN, METHOD)}
+    found = answer(models, methods, Question("demo", [question]), 0, max_new_tokens, REPEATS, 0)
+    (ours,), (plain,) = found[METHOD], found[PLAIN]
+    cell = Cell("", "", 0, METHOD, ours.runs, plain.runs, [bool(ours.same)], [], [])
+    console.print(_table(cell, Cell("", "", 0, PLAIN, plain.runs, plain.runs, [], [], [])))
+    if not ours.same:
         console.print(
-            f"The texts part at a near tie of {target.dtype} arithmetic (logit gap {run.gap:.3f}); "
+            f"The texts part at a near tie of {target.dtype} arithmetic (logit gap {ours.gap:.3f}); "
             "in float32 they are equal: add --dtype float32.",
             highlight=False,
         )
-    return run
+    return cell
 
 
-def _table(run: Sample, draft) -> Table:
-    table = Table(title=f"{torch.get_num_threads()} threads, {draft.device}")
+def _table(domino: Cell, plain: Cell) -> Table:
+    table = Table(title=f"{torch.get_num_threads()} threads")
     for column in ("", "seconds", "tokens/s", "τ"):
         table.add_column(column, justify="right")
-    tau = DraftStatistics(run.accepted).acceptance_length
-    table.add_row("plain generate", f"{run.plain_s:.2f}", f"{run.plain_tokens / run.plain_s:.1f}", "1")
-    table.add_row("Domino", f"{run.domino_s:.2f}", f"{run.domino_tokens / run.domino_s:.1f}", f"{tau:.2f}")
-    table.caption = f"speedup {run.speedup:.2f}x, same text: {'yes' if run.same else 'no'}"
+    for name, cell in (("plain generate", plain), ("Domino", domino)):
+        seconds = sum(call.seconds for call in cell.calls) / len(cell.calls)
+        table.add_row(name, f"{seconds:.2f}", f"{cell.tokens_per_second:.1f}", f"{cell.tau:.2f}")
+    table.caption = f"speedup {domino.median_speedup:.2f}x, same text: {'yes' if domino.same[0] else 'no'}"
     return table

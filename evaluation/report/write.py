@@ -1,0 +1,85 @@
+"""`domino report`: `report.md`, `report.html` and `eval_results.yaml` beside an evaluation's samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+from ..methods import PLAIN
+from ..results import PROVENANCE, SAMPLES, SETTINGS, read
+from ..summary import Cell, cells
+from ..tasks import TASKS
+from . import page, paper, plots, table
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the three files and return them.
+
+    Raises:
+        `ValueError`: the folder holds no evaluation, or not one whole question yet.
+    """
+    if not (folder / SETTINGS).is_file():
+        raise ValueError(f"{folder} holds no evaluation: `domino eval --out {folder}` makes one.")
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    rows, _ = read(folder / SAMPLES, settings["methods"])
+    if not rows:
+        raise ValueError(f"{folder} holds no answered question yet: let `domino eval` go on.")
+    found, about = cells(rows), _about(folder, settings)
+    sections = [
+        ("Results", table.markdown(found), table.CONVENTIONS),
+        ("Acceptance by position", table.positions(found), "Share of rounds that accept at least k drafts."),
+        ("Where the time goes", table.split(found), "Mean milliseconds of a round, by stage."),
+        ("The paper's table", paper.markdown(), paper.CONVENTION),
+    ]
+    files = {
+        "report.md": _markdown(about, sections),
+        "report.html": _page(about, sections, plots.figures(found)),
+        "eval_results.yaml": yaml.safe_dump(eval_results(found), sort_keys=False, allow_unicode=True),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in files]
+
+
+def _about(folder: Path, settings: dict) -> str:
+    sessions = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    told = {
+        json.dumps({name: value for name, value in session.items() if name != "command"}, sort_keys=True): session
+        for session in sessions
+    }
+    lines = [
+        f"{s['machine']}, {s['device']}, {s['threads']} threads, Python {s['python']}, torch {s['torch']}, "
+        f"transformers {s['transformers']}, commit {s['commit']}, `{s['command']}`"
+        for s in told.values()
+    ]
+    options = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "methods")
+    return "; then ".join(lines) + f". Settings: {options}."
+
+
+def _markdown(about: str, sections: list[tuple[str, str, str]]) -> str:
+    parts = ["# Evaluation", about]
+    for heading, content, text in sections:
+        parts += [f"## {heading}", text, content]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _page(about: str, sections: list[tuple[str, str, str]], pictures: dict[str, str]) -> str:
+    first, *others = [(h, page.table(content) + page.paragraph(text)) for h, content, text in sections]
+    drawn = "\n".join(page.figure(title, svg) for title, svg in pictures.items())
+    measured = ("Measured", page.paragraph(about))
+    return page.page("Domino, measured", [first, ("Pictures", drawn), *others, measured])
+
+
+def eval_results(found: list[Cell]) -> list[dict]:
+    """Entries of a model repository's `.eval_results/` for the drafter: τ and speedup of every method but plain."""
+    entries = []
+    for cell in found:
+        if cell.method == PLAIN:
+            continue
+        notes = f"{cell.method}, {cell.model}, T = {cell.temperature:g}, {len(cell.calls)} answers, {cell.drafts} drafts a round"
+        for name, value in (("acceptance_length", cell.tau), ("speedup", cell.speedup)):
+            entries.append(EvalResultEntry(TASKS[cell.task].hub, f"{cell.task}_{name}", round(value, 4), notes=notes))
+    return eval_result_entries_to_yaml(entries)

@@ -3,6 +3,7 @@
 from transformers import AutoConfig, AutoModel
 
 from .configuration_domino import DominoConfig
+from .generation.engine import generate
 from .generation.statistics import DraftStatistics
 from .modeling_domino import DominoModel
 
@@ -10,4 +11,4 @@ AutoConfig.register(DominoConfig.model_type, DominoConfig, exist_ok=True)
 AutoModel.register(DominoConfig, DominoModel, exist_ok=True)
 
 __version__ = "0.1.0"
-__all__ = ["DominoConfig", "DominoModel", "DraftStatistics"]
+__all__ = ["DominoConfig", "DominoModel", "DraftStatistics", "generate"]

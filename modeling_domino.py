@@ -2,11 +2,20 @@
 
 Remote-code manifest (transformers' loader scans these lines for files to fetch; they are paths, not statements):
 
+    from .generation/accept import *
     from .generation/candidate_generator import *
     from .generation/checks import *
     from .generation/dispatch import *
+    from .generation/engine import *
+    from .generation/features import *
+    from .generation/processing import *
     from .generation/rollout import *
+    from .generation/row_cache import *
+    from .generation/row_draft import *
+    from .generation/row_target import *
+    from .generation/rows import *
     from .generation/statistics import *
+    from .generation/verify_length import *
     from .custom_generate/generate import *
     from .kernels/reference import *
 """
@@ -19,7 +28,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -36,6 +45,8 @@ from .configuration_domino import DominoConfig
 # The space after the dots keeps the loader's regular expression from taking these for flat files.
 from . generation.candidate_generator import DominoCandidateGenerator, DraftContext  # fmt: skip  # isort: skip
 from . generation.dispatch import assisted_decoding, install  # fmt: skip  # isort: skip
+from . generation.engine import Engine, EngineSettings  # fmt: skip  # isort: skip
+from . generation.rollout import rollout  # fmt: skip  # isort: skip
 from . generation.statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 # Other names the same tensors go by in published checkpoints.
@@ -90,16 +101,10 @@ class DominoAttention(nn.Module):
     def forward(self, hidden_states, context, position_embeddings, attention_mask, past_key_values=None) -> Tensor:
         """hidden_states [batch, q, hidden], context [batch, c, hidden], rotary tables for c + q positions."""
         heads = (*hidden_states.shape[:-1], -1, self.head_dim)
-        keys_from = torch.cat([context, hidden_states], dim=1)
-        key_heads = (*keys_from.shape[:-1], -1, self.head_dim)
         query = self.q_norm(self.q_proj(hidden_states).view(heads)).transpose(1, 2)
-        key = self.k_norm(self.k_proj(keys_from).view(key_heads)).transpose(1, 2)
-        value = self.v_proj(keys_from).view(key_heads).transpose(1, 2)
-
-        cos, sin = (table.unsqueeze(1) for table in position_embeddings)
         block = hidden_states.shape[1]  # the tables run over context then block: queries take the last positions
-        query = query * cos[:, :, -block:] + rotate_half(query) * sin[:, :, -block:]
-        key = key * cos + rotate_half(key) * sin
+        query = _rotate(query, *(table[:, -block:] for table in position_embeddings))
+        key, value = self.keys_and_values(torch.cat([context, hidden_states], dim=1), position_embeddings)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
 
@@ -108,6 +113,17 @@ class DominoAttention(nn.Module):
         )
         out, _ = attend(self, query, key, value, attention_mask, scaling=self.scaling, is_causal=False)
         return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1))
+
+    def keys_and_values(self, states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """states [batch, n, hidden] -> keys and values [batch, kv heads, n, head_dim]."""
+        heads = (*states.shape[:-1], -1, self.head_dim)
+        key = self.k_norm(self.k_proj(states).view(heads)).transpose(1, 2)
+        return _rotate(key, *position_embeddings), self.v_proj(states).view(heads).transpose(1, 2)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of x [batch, heads, n, head_dim]."""
+    return x * cos.unsqueeze(1) + rotate_half(x) * sin.unsqueeze(1)
 
 
 class DominoDecoderLayer(nn.Module):
@@ -143,6 +159,7 @@ class DominoModel(PreTrainedModel):
     _no_split_modules = ["DominoDecoderLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
+    _supports_flex_attn = True
     _supports_attention_backend = True
 
     def __init__(self, config: DominoConfig):
@@ -160,6 +177,7 @@ class DominoModel(PreTrainedModel):
             nn.Linear(config.emb_dim, config.vocab_size, bias=False),
         )
         self.statistics = DraftStatistics()
+        self.row_statistics: list[DraftStatistics] = []
         self._context_key = f"domino_context_{uuid.uuid4().hex}"
         self.post_init()
 
@@ -190,7 +208,7 @@ class DominoModel(PreTrainedModel):
         new = context.shape[1] + noise_embeds.shape[1]
         if position_ids is None:
             position_ids = torch.arange(cached, cached + new, device=noise_embeds.device)[None]
-        if attention_mask is not None and attention_mask.dim() == 2:
+        if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
             everything = noise_embeds.new_empty(noise_embeds.shape[0], cached + new, 1)  # only its shape is read
             attention_mask = create_bidirectional_mask(
                 config=self.config,
@@ -202,6 +220,13 @@ class DominoModel(PreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, context, position_embeddings, attention_mask, past_key_values)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
+
+    def read_context(self, features: Tensor, positions: Tensor, cache: Cache) -> None:
+        """Put features [batch, c, F * hidden] at positions [batch, c] into the cache, without a block behind them."""
+        context = self.hidden_norm(self.fc(features))
+        tables = self.rotary_emb(context, positions)
+        for layer in self.layers:
+            cache.update(*layer.self_attn.keys_and_values(context, tables), layer.self_attn.layer_idx)
 
     def draft_block(self, block_embeds: Tensor, features: Tensor, positions: Tensor, context: DynamicCache) -> Tensor:
         """H of one block at the positions after `positions`; afterwards `context` holds the features, not the block.
@@ -217,6 +242,10 @@ class DominoModel(PreTrainedModel):
         out = self(block_embeds, features, None, torch.cat([positions, after], dim=-1), context)
         context.crop(-block)
         return out.last_hidden_state
+
+    def rollout(self, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed: Callable, pick: Callable):
+        """The head walks the block: see `generation/rollout.py`."""
+        return rollout(self, hidden, base_logits, anchor_ids, embed, pick)
 
     def make_candidate_generator(
         self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
@@ -255,6 +284,44 @@ class DominoModel(PreTrainedModel):
             stopping_criteria=stopping_criteria,
             generation_config=generation_config,
             streamer=drafter_streamer,
+            **kwargs,
+        )
+
+    def decode_rows(
+        self,
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        drafter_streamer=None,
+        on_tokens=None,
+        accept=None,
+        verify_length=None,
+        draft_window=None,
+        prefill_chunk=None,
+        **kwargs,
+    ):
+        """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
+
+            target.generate(**batch, custom_generate=draft.decode_rows)
+
+        `accept`, `verify_length`, `draft_window` and `prefill_chunk` are the fields of `EngineSettings`.
+        """
+        given = {
+            "accept": accept,
+            "verify_length": verify_length,
+            "draft_window": draft_window,
+            "prefill_chunk": prefill_chunk,
+        }
+        settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
+        return Engine(model, self, settings).decode(
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            streamer=drafter_streamer,
+            on_tokens=on_tokens,
             **kwargs,
         )
 

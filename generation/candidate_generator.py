@@ -9,7 +9,7 @@ from transformers import DynamicCache
 from transformers.generation import CandidateGenerator, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
-from . rollout import rollout  # fmt: skip  # isort: skip
+from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 
@@ -68,11 +68,10 @@ class DominoCandidateGenerator(CandidateGenerator):
         known = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
         self.criteria = [c for c in stopping_criteria if not isinstance(c, known)]
         self.samples_drafts = generation_config.do_sample and not self.criteria
-        # A list keeps these hidden states only. Up to transformers 5.17 entry i of a list is layer i's output, later it is
-        # entry i + 1, the embedding being entry 0: ask for both, `_features` tells by the length what came.
-        layers = sorted({entry for i in self.config.target_layer_ids for entry in (i, i + 1)})
         self.model_kwargs_overrides = {
-            "output_hidden_states": True if generation_config.output_hidden_states else layers
+            "output_hidden_states": True
+            if generation_config.output_hidden_states
+            else feature_entries(self.config.target_layer_ids)
         }
 
     @torch.no_grad()
@@ -123,9 +122,8 @@ class DominoCandidateGenerator(CandidateGenerator):
         anchor and 3 drafts) of which 1 draft was accepted: kept = 2, columns 6 and 7 are context now, column 8 is the new
         anchor, so input_ids has 9 columns and the features' columns are 9 - 1 - 2 … 9 - 1.
         """
-        # The embedding's entry is there or not: 1 or 0.
-        embedding = len(outputs.hidden_states) - self.target.config.get_text_config().num_hidden_layers
-        states = [outputs.hidden_states[i + embedding] for i in self.config.target_layer_ids]
+        layers = self.target.config.get_text_config().num_hidden_layers
+        states = feature_states(outputs.hidden_states, self.config.target_layer_ids, layers)
         kept = states[0].shape[1] if kept is None else kept
         features = torch.cat([s[:, :kept].to(self.draft.device, self.draft.dtype) for s in states], dim=-1)
         last = input_ids.shape[1] - 1
@@ -154,7 +152,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         base = head(hidden.to(home, self.target.dtype)).to(input_ids.device)
         base = base.to(torch.promote_types(base.dtype, torch.float32))
         pick = self._sample if self.samples_drafts else self._argmax
-        return rollout(self.draft, hidden, base, anchor, embed, functools.partial(pick, input_ids))
+        return self.draft.rollout(hidden, base, anchor, embed, functools.partial(pick, input_ids))
 
     def _process(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> Tensor:
         if not self.logits_processor:

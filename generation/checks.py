@@ -1,5 +1,7 @@
 """Refusals before any work: one sentence that says what was got, what is allowed and what to do."""
 
+import inspect
+
 from torch import Tensor
 from transformers.generation import (
     SynthIDTextWatermarkLogitsProcessor,
@@ -89,6 +91,40 @@ def check_processors(logits_processor) -> None:
                 f"{type(processor).__name__} keeps a state that rejected drafts would spoil: drop guidance_scale or the "
                 "SynthID watermark, or assistant_model."
             )
+
+
+def check_engine(target, input_ids: Tensor, processors, generation_config, streamer, model_kwargs: dict) -> None:
+    """Raise `ValueError` for what the engine cannot do (`engine.py`)."""
+    check_mode(generation_config)
+    check_processors(processors)
+    if input_ids.shape[1] == 0:
+        raise ValueError("A Domino drafter needs token ids: pass input_ids instead of inputs_embeds.")
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError("The engine starts from an empty cache: pass the whole text, and no past_key_values.")
+    rows = input_ids.shape[0]
+    if streamer is not None and rows > 1:
+        raise ValueError(f"A streamer follows one text, got {rows}: pass on_tokens=function(row, tokens) instead.")
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(generation_config, name):
+            raise ValueError(
+                f"The engine keeps no {name.removeprefix('output_')}: drop {name}, or pass one prompt at a time."
+            )
+    _check_attention(target)
+
+
+def _check_attention(target) -> None:
+    config, name = target.config.get_text_config(), type(target).__name__
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f"The engine needs a target that takes ready masks, got attn_implementation={config._attn_implementation!r}: "
+            'load the target with attn_implementation="sdpa".'
+        )
+    kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise ValueError(f"The engine knows full and sliding attention, got {name} with {', '.join(sorted(kinds))}.")
+    if "position_ids" not in inspect.signature(target.forward).parameters:
+        raise ValueError(f"The engine needs a target that takes position_ids, got {name}: pass one prompt at a time.")
 
 
 def check_head_off(draft) -> None:

@@ -36,6 +36,15 @@ def assisted_decoding(target, draft, input_ids, **kwargs):
 
 
 def _run(original, target, draft, input_ids, logits_processor, stopping_criteria, **kwargs):
+    if input_ids.shape[0] > 1 and hasattr(draft, "decode_rows"):
+        return draft.decode_rows(
+            target,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            drafter_streamer=kwargs.pop("streamer", None),
+            **kwargs,
+        )
     check_batch(input_ids)
     check_continued(input_ids, kwargs)
     check_processors(logits_processor)

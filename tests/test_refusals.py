@@ -23,8 +23,7 @@ def test_target_of_another_shape():
     refuse(make_target(num_hidden_layers=2), make_draft(), r"reads the target's layers \[0, 2\].*has only 2")
 
 
-def test_batch_and_beams():
-    refuse(make_target(), make_draft(), "one sequence at a time, got a batch of 2", ids=PROMPT.expand(2, -1))
+def test_beams_and_modes():
     refuse(make_target(), make_draft(), "got num_beams=3", num_beams=3)
     refuse(make_target(), make_draft(), "num_return_sequences", do_sample=True, num_return_sequences=2)
     refuse(make_target(), make_draft(), "keeps a state", guidance_scale=1.5)

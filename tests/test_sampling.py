@@ -1,4 +1,4 @@
-"""Sampled output has the target's distribution: the joint law of three tokens, enumerated, against 50,000 samples."""
+"""Sampled output has the target's distribution: the joint law of three tokens, enumerated, against 30,000 samples."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from tiny import make_draft, make_target
 from transformers import DynamicCache, GenerationConfig
 from transformers.generation import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-VOCAB, SAMPLES, END = 6, 50_000, 2
+VOCAB, SAMPLES, END = 6, 30_000, 2
 TOKENS = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None}
 PROMPT = torch.tensor([[1, 4, 2]])
 OPTIONS = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.3}

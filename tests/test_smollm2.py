@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from domino import DominoModel
 from domino.embedded.smollm2 import DRAFTER, target_folder
-from domino.evaluation.compare import answer_twice, compare, encode
-from domino.evaluation.measure import read_questions
+from domino.evaluation.answering import answer, encode
+from domino.evaluation.methods import METHODS, Models
+from domino.evaluation.tasks import load as questions
 from domino.hub.validate import validate
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -24,20 +26,29 @@ def exact():
     return load(torch.float32)
 
 
+def answers(models, asked, max_new_tokens):
+    """Domino's first turns, compared with plain `generate`'s."""
+    target, draft, tokenizer = models
+    methods = {name: METHODS[name] for name in ("plain", "domino")}
+    return [
+        answer(Models(target, tokenizer, draft), methods, replace(q, turns=q.turns[:1]), 0, max_new_tokens, 1, 0)[
+            "domino"
+        ][0]
+        for q in asked
+    ]
+
+
 def test_greedy_is_identical_in_float32(exact):
-    target, draft, tokenizer = exact
-    runs = []
-    for question in read_questions("gsm8k", 2) + read_questions("humaneval", 1):
-        sample = answer_twice(target, draft, encode(tokenizer, question, "cpu"), max_new_tokens=64, do_sample=False)
-        assert sample.same
-        runs += sample.accepted
-    assert sum(runs) / len(runs) + 1 > 1.6  # a trained drafter; the measured figures are in docs/results.md
+    turns = answers(exact, questions("gsm8k", 2) + questions("humaneval", 1), 64)
+    assert all(turn.same for turn in turns)
+    rounds = [n for turn in turns for n in turn.runs[0].advanced]
+    assert sum(rounds) / len(rounds) > 1.6  # a trained drafter; the measured figures are in docs/results.md
 
 
 def test_sampling_accepts_more_than_exact_match_would(exact):
     """Accepted share of the rule against P(draft == target's sample), both over the same rounds."""
     target, draft, tokenizer = exact
-    inputs = encode(tokenizer, read_questions("gsm8k", 1)[0], "cpu")
+    inputs = encode(tokenizer, questions("gsm8k", 1)[0].turns[0], "cpu")
     overlap = {"rule": 0.0, "match": 0.0}
 
     class Watch(draft.generator_class):
@@ -72,28 +83,25 @@ def test_command_line(tmp_path):
         return subprocess.run([sys.executable, "-m", "domino", *args], capture_output=True, text=True, cwd=tmp_path)
 
     assert "speedup" in domino("demo", "--max-new-tokens", "12").stdout
-    out = domino("measure", "--tasks", "gsm8k=1", "--max-new-tokens", "12", "--out", "m.json")
-    assert "| gsm8k | 1 |" in out.stdout
-    assert (tmp_path / "m.json").is_file()
+    out = domino("eval", "--tasks", "gsm8k=1", "--max-new-tokens", "12", "--out", "m")
+    assert "| gsm8k | 0 | domino | 1 |" in out.stdout
+    assert (tmp_path / "m" / "samples.parquet").is_file()
     wrong = domino("validate", str(tmp_path))
     assert wrong.returncode == 1
     assert "no config.json" in wrong.stderr
     assert "Traceback" not in wrong.stderr
-    for command in ("", "demo", "measure", "export", "validate", "smollm2"):
+    for command in ("", "demo", "eval", "report", "export", "validate", "smollm2"):
         assert domino(*command.split(), "--help").returncode == 0
 
 
 @pytest.mark.slow
 def test_forty_prompts_in_float32(exact):
-    target, draft, tokenizer = exact
-    questions = read_questions("gsm8k", 20) + read_questions("humaneval", 20)
-    result = compare(target, draft, tokenizer, "float32", questions, max_new_tokens=128, do_sample=False)
-    assert result.same == 40
+    turns = answers(exact, questions("gsm8k", 20) + questions("humaneval", 20), 128)
+    assert sum(turn.same for turn in turns) == 40
 
 
 @pytest.mark.slow
 def test_differences_in_bfloat16_are_near_ties():
-    target, draft, tokenizer = load(torch.bfloat16)
-    questions = read_questions("gsm8k", 10) + read_questions("humaneval", 10)
-    result = compare(target, draft, tokenizer, "bfloat16", questions, max_new_tokens=128, do_sample=False)
-    assert all(gap <= 0.5 for gap in result.gaps)  # bfloat16 steps are 0.125 at logits of 16 … 32
+    turns = answers(load(torch.bfloat16), questions("gsm8k", 10) + questions("humaneval", 10), 128)
+    # bfloat16 steps are 0.125 at logits of 16 … 32
+    assert all(turn.gap <= 0.5 for turn in turns if turn.gap is not None)

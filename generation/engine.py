@@ -1,0 +1,295 @@
+"""The engine: our own decode loop, for any number of rows.
+
+It keeps the semantics of `generate` (processors, stopping, streaming, output) and has none of the limits of transformers' assisted
+loop: rows may be many and ragged, drafts may end the text, the number of drafts follows what pays.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteriaList
+from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
+
+from . accept import RULES, greedy  # fmt: skip  # isort: skip
+from . checks import check_engine, check_target  # fmt: skip  # isort: skip
+from . processing import Processing  # fmt: skip  # isort: skip
+from . row_draft import RowDraft  # fmt: skip  # isort: skip
+from . row_target import RowTarget  # fmt: skip  # isort: skip
+from . rows import Rows  # fmt: skip  # isort: skip
+from . statistics import DraftStatistics  # fmt: skip  # isort: skip
+from . verify_length import Round, VerifyLength  # fmt: skip  # isort: skip
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine decodes.
+
+    Attributes:
+        accept: rule for sampled drafts, see `accept.RULES`; greedy decoding has but one.
+        verify_length: drafts of a round, or "auto" for what pays (`verify_length.py`); `num_assistant_tokens` bounds either.
+        draft_window: recent tokens the drafter's context keeps besides the first four; None keeps all.
+        prefill_chunk: tokens of a prompt read at a time.
+    """
+
+    accept: str = "block"
+    verify_length: int | str = "auto"
+    draft_window: int | None = None
+    prefill_chunk: int = 512
+
+    def __post_init__(self):
+        if self.accept not in RULES:
+            raise ValueError(f"accept must be one of {', '.join(RULES)}, got {self.accept!r}.")
+        if self.verify_length != "auto" and (not isinstance(self.verify_length, int) or self.verify_length < 0):
+            raise ValueError(f'verify_length must be "auto" or a number of drafts, got {self.verify_length!r}.')
+        for name in ("draft_window", "prefill_chunk"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be positive, got {value}.")
+
+
+# What was learnt about a drafter and a target, greedy and sampling apart; it holds neither of them.
+_learnt: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def learnt(draft, target, samples: bool) -> VerifyLength:
+    """What earlier calls with these models learnt of speed and acceptance."""
+    return _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {}).setdefault(samples, VerifyLength())
+
+
+class Engine:
+    """A target and its drafter.
+
+    Args:
+        target: the model that verifies. draft: its `DominoModel`. settings: see `EngineSettings`.
+    """
+
+    def __init__(self, target, draft, settings: EngineSettings):
+        check_target(draft, target)
+        self.target, self.draft, self.settings = target, draft, settings
+
+    @torch.no_grad()
+    def decode(
+        self,
+        input_ids: Tensor,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        streamer=None,
+        on_tokens: Callable[[int, list[int]], None] | None = None,
+        **model_kwargs,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
+        """The loop, as `generate` calls it.
+
+        Args:
+            input_ids: [R, P], padded on the left where `attention_mask` is 0. streamer: for one row.
+            on_tokens: told (row, new tokens) after every round.
+
+        Returns:
+            ids [R, longest], padded on the right, or a `GenerateDecoderOnlyOutput`. The counts of each row are in
+            `draft.row_statistics`, all together in `draft.statistics`.
+
+        Raises:
+            `ValueError`: something the engine cannot do, named (`checks.check_engine`).
+        """
+        check_engine(self.target, input_ids, logits_processor, generation_config, streamer, model_kwargs)
+        mask = model_kwargs.get("attention_mask")
+        mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
+        if streamer is not None:
+            streamer.put(input_ids.cpu())
+        rows = Rows(input_ids, mask, generation_config.max_length, stopping_criteria, _telling(streamer, on_tokens))
+        call = Call(self, rows, Processing(logits_processor, len(input_ids)), generation_config)
+        call.run()
+        if streamer is not None:
+            streamer.end()
+        self.draft.row_statistics = rows.statistics
+        self.draft.statistics = DraftStatistics(
+            [n for row in rows.statistics for n in row.accepted], [n for row in rows.statistics for n in row.drafted]
+        )
+        pad = generation_config._pad_token_tensor
+        sequences = rows.output(None if pad is None else int(pad))
+        if not generation_config.return_dict_in_generate:
+            return sequences
+        return GenerateDecoderOnlyOutput(sequences=sequences)
+
+
+def _telling(streamer, on_tokens):
+    if streamer is None:
+        return on_tokens
+
+    def tell(row: int, tokens: list[int]) -> None:
+        streamer.put(torch.tensor(tokens))
+        if on_tokens is not None:
+            on_tokens(row, tokens)
+
+    return tell
+
+
+class Call:
+    """One call of `Engine.decode`: prefill, then rounds of draft, verify, accept, commit."""
+
+    def __init__(self, engine: Engine, rows: Rows, processing: Processing, generation_config):
+        self.rows, self.processing, self.settings = rows, processing, engine.settings
+        self.samples = bool(generation_config.do_sample)
+        self.length = learnt(engine.draft, engine.target, self.samples)
+        limit = generation_config.num_assistant_tokens
+        most = engine.draft.config.num_drafts
+        self.max_drafts = most if limit is None else min(most, limit)
+        if self.settings.verify_length != "auto":
+            self.max_drafts = min(self.max_drafts, self.settings.verify_length)
+        count = len(rows.prompts)
+        layers, chunk = engine.draft.config.target_layer_ids, self.settings.prefill_chunk
+        static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
+        self.target = RowTarget(engine.target, layers, count, static, chunk)
+        self.draft = RowDraft(engine.draft, engine.target, count, self.settings.draft_window)
+        # Times are only the work's own where the host waits for it.
+        self.timed = self.target.device.type == "cpu"
+
+    def run(self) -> None:
+        """Until every row has ended."""
+        if self.rows.input_ids.shape[1] >= self.rows.max_length:
+            return
+        self._prefill()
+        while self._compact():
+            self._round()
+
+    def _prefill(self) -> None:
+        lengths = [len(prompt) for prompt in self.rows.prompts]
+        first: dict[int, Tensor] = {}
+        start, longest = 0, max(lengths)
+        for features, ended in self.target.prefill(self.rows.prompts):
+            end = start + features.shape[1]
+            counts = [min(max(length - start, 0), features.shape[1]) for length in lengths]
+            # The last chunk is read together with the first block.
+            (self.draft.add if end >= longest else self.draft.read)(features, counts)
+            first |= ended
+            start = end
+        logits = torch.stack([first[row] for row in range(len(lengths))])
+        none = self.rows.input_ids[:, :0]
+        token = self._pick(self._processed(logits[:, None], none)[:, 0])
+        self.rows.say([[t] for t in token[:, 0].tolist()])
+
+    def _compact(self) -> bool:
+        """Rows that have ended leave the batch. Returns whether any is left."""
+        before = len(self.rows.alive)
+        stay = self.rows.leave()
+        if stay and len(stay) < before:
+            self.target.cache.keep(stay)
+            self.draft.keep(stay)
+        return bool(stay)
+
+    def _round(self) -> None:
+        rows, anchors = self.rows, self.rows.anchors()
+        most = [min(self.max_drafts, room - 1) for room in rows.room()]  # the bonus token needs a place too
+        drafts, q, confidences = self._drafts(anchors, most)
+        counts = [min(drafts.shape[1], n) for n in most]
+
+        began = time.perf_counter()
+        logits, features = self.target.verify(torch.cat([anchors, drafts], dim=1))
+        if self.timed:
+            self.length.at(len(most)).saw_verify(drafts.shape[1] + 1, time.perf_counter() - began)
+        accepted, token = self._accept(
+            self._processed(logits, drafts), q, drafts, torch.tensor(counts).to(drafts.device)
+        )
+        kept, following = accepted.tolist(), token.tolist()
+
+        said = drafts.tolist()
+        rows.say([said[r][: kept[r]] + [following[r]] for r in range(len(kept))])
+        self.target.cache.lengths = [n + k + 1 for n, k in zip(self.target.cache.lengths, kept, strict=True)]
+        self.draft.add(features[:, : max(kept) + 1], [k + 1 for k in kept])
+        for place, row in enumerate(rows.alive):
+            rows.statistics[row].accepted.append(kept[place])
+            rows.statistics[row].drafted.append(counts[place])
+            self.length.calibration.observe([c[place] for c in confidences[: counts[place]]], kept[place])
+
+    def _drafts(self, anchors: Tensor, most: list[int]) -> tuple[Tensor, Tensor | None, list[list[float]]]:
+        """Drafts [R, n] with n as pays, the q they were sampled from, and the largest probability at each, n lists of R."""
+        wanted, adaptive = max(most), self.settings.verify_length == "auto" and self.timed
+        if adaptive:
+            probe = self.length.unknown(len(most), self.max_drafts)
+            if probe is not None:
+                wanted, adaptive = min(wanted, probe), False
+            elif not self.length.drafts_now():
+                wanted = 0
+        if wanted == 0:
+            return anchors[:, :0], None, []
+        picker = Picker(self, most, adaptive)
+        began = time.perf_counter()
+        drafts, q = self.draft.draft_block(anchors, wanted, picker)
+        if self.timed:
+            picker.note(began, time.perf_counter())
+        if picker.round is not None:
+            self.length.judge(picker.round, len(most))
+        return drafts, q if self.samples else None, picker.confidences()
+
+    def _processed(self, logits: Tensor, drafts: Tensor) -> Tensor:
+        logits = logits.to(self.rows.input_ids.device)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.processing(wide, self.rows.texts(), drafts)
+
+    def _pick(self, logits: Tensor) -> Tensor:
+        """A token [R, 1] from processed logits [R, V]."""
+        return torch.multinomial(logits.softmax(-1), 1) if self.samples else logits.argmax(-1, keepdim=True)
+
+    def _accept(self, logits: Tensor, q: Tensor | None, drafts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.samples:
+            return greedy(logits.argmax(-1), drafts, counts)
+        p = logits.softmax(-1)
+        if drafts.shape[1] == 0:
+            return torch.zeros_like(counts), torch.multinomial(p[:, 0], 1)[:, 0]
+        return RULES[self.settings.accept](p, q.softmax(-1), drafts, counts)
+
+
+class Picker:
+    """Picks drafts for `rollout`, and stops it where the next draft does not pay.
+
+    Args:
+        most: drafts each row has room for. adaptive: whether to stop; else all drafts that are asked for are made.
+    """
+
+    def __init__(self, call: Call, most: list[int], adaptive: bool):
+        self.call = call
+        self.round = Round(call.length.calibration, call.length.at(len(most)), most) if adaptive else None
+        self.tops: list[Tensor] = []
+        self.times: list[float] = []
+
+    def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
+        self.times.append(time.perf_counter())
+        call = self.call
+        logits = call.processing(logits[:, None], call.rows.texts(), drafts, first=drafts.shape[1])[:, 0]
+        top = (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
+        if self.round is not None and not self.round.pays(top.tolist()):
+            return None
+        self.tops.append(top)
+        return call._pick(logits), logits
+
+    def confidences(self) -> list[list[float]]:
+        return torch.stack(self.tops).tolist() if self.tops else []
+
+    def note(self, began: float, ended: float) -> None:
+        """Tell what the block and each step cost. The first pick ends the block; a pick to the next one is a step."""
+        costs = self.call.length.at(len(self.call.rows.alive))
+        costs.block.append(self.times[0] - began)
+        steps = len(self.tops)
+        if steps:
+            costs.step.append((ended - self.times[0]) / steps)
+
+
+def generate(target, draft, inputs=None, *, streamer=None, tokenizer=None, stop_strings=None, **kwargs):
+    """`target.generate` through the engine: any number of rows, with every argument of `generate`.
+
+    Args:
+        target: the model. draft: its `DominoModel`. inputs, kwargs: of `generate`, and the fields of `EngineSettings`, and
+            `on_tokens`, told (row, new tokens) after every round.
+
+    Returns:
+        as `generate`.
+    """
+    if stop_strings is not None:  # transformers gives a custom loop no tokenizer, so the criterion is built here
+        criteria = StoppingCriteriaList(kwargs.pop("stopping_criteria", None) or [])
+        criteria.append(StopStringCriteria(stop_strings=stop_strings, tokenizer=tokenizer))
+        kwargs["stopping_criteria"] = criteria
+    return target.generate(inputs, custom_generate=draft.decode_rows, drafter_streamer=streamer, **kwargs)

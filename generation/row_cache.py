@@ -1,0 +1,132 @@
+"""A cache whose rows have lengths of their own: taking drafts back is a smaller number, nothing is copied or cropped.
+
+Letters: R rows, L visible slots, n new tokens of a forward. A row's token at position p lies in slot p; slots beyond its length hold
+what is left of rejected drafts and padding, which the masks hide and later tokens overwrite.
+"""
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+GROWTH = 256  # slots by which storage without a stated capacity grows at least
+
+
+class RowLayer(CacheLayerMixin):
+    """Keys and values [R, heads, capacity, head_dim] of one layer; where to write is the cache's business."""
+
+    def __init__(self, cache: "RowCache"):
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self._allocate(key_states, value_states, self.cache.capacity)
+        self.is_initialized = True
+
+    def _allocate(self, key_states: Tensor, value_states: Tensor, capacity: int) -> None:
+        # zeros, not empty: a masked NaN is still a NaN where its weight 0 is multiplied with it
+        self.keys, self.values = (
+            like.new_zeros(like.shape[0], like.shape[1], capacity, like.shape[3]) for like in (key_states, value_states)
+        )
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Write n tokens at the cache's slots; returns all visible keys and values [R, heads, L, head_dim]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        elif self.keys.shape[2] < self.cache.capacity:
+            old = self.keys, self.values
+            self._allocate(key_states, value_states, self.cache.capacity)
+            for new, kept in zip((self.keys, self.values), old, strict=True):
+                new[:, :, : kept.shape[2]] = kept
+        slots, visible = self.cache.slots, self.cache.visible
+        if isinstance(slots, slice):
+            self.keys[:, :, slots], self.values[:, :, slots] = key_states, value_states
+        else:
+            rows = self.cache.rows
+            self.keys[rows, :, slots] = key_states.transpose(1, 2)
+            self.values[rows, :, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :, :visible], self.values[:, :, :visible]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep these rows only."""
+        if self.is_initialized:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
+    # What transformers asks of a cache when no ready mask is given: one row, read from its beginning.
+    def get_seq_length(self) -> int:
+        return max(self.cache.lengths)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.visible, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class RowCache(Cache):
+    """Layers of keys and values for rows of different lengths.
+
+    Before each forward `place` says where its tokens go; afterwards the caller sets `lengths` to what it keeps.
+
+    Args:
+        layers: of the model. rows: R. capacity: slots to reserve at once; None grows as needed.
+
+    Worked example: lengths [5, 9], 3 new tokens: row 0 writes slots 5, 6, 7 and row 1 slots 9, 10, 11; 12 slots are visible. If
+    row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
+    """
+
+    def __init__(self, layers: int, rows: int, capacity: int | None = None):
+        super().__init__(layers=[RowLayer(self) for _ in range(layers)])
+        self.lengths = [0] * rows
+        self.capacity = capacity or 0
+        self.slots: slice | Tensor = slice(0, 0)
+        self.rows: Tensor | None = None
+        self.visible = 0
+
+    def place(self, tokens: int, device: torch.device) -> None:
+        """The next forward reads this many tokens of every row, each row's after its own length."""
+        lengths = self.lengths
+        self.visible = max(lengths) + tokens
+        if min(lengths) == max(lengths):
+            self.slots = slice(lengths[0], self.visible)
+        else:
+            self.slots = torch.tensor(lengths, device=device)[:, None] + torch.arange(tokens, device=device)
+            self.rows = torch.arange(len(lengths), device=device)[:, None]
+        self._reserve(self.visible)
+
+    def place_at(self, slots: Tensor, visible: int) -> None:
+        """The next forward writes at these slots [R, n]."""
+        self.slots, self.visible = slots, visible
+        self.rows = torch.arange(len(self.lengths), device=slots.device)[:, None]
+        self._reserve(visible)
+
+    def _reserve(self, slots: int) -> None:
+        if slots > self.capacity:
+            self.capacity = slots + max(GROWTH, self.capacity // 2)
+
+    def keep(self, rows: list[int]) -> None:
+        """The other rows leave the batch."""
+        self.lengths = [self.lengths[row] for row in rows]
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keep(torch.tensor(rows, device=layer.keys.device))
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """The longest row."""
+        return max(self.lengths)
+
+
+def causal_mask(lengths: Tensor, tokens: int, visible: int, window: int | None = None) -> Tensor:
+    """Who sees what when rows of these lengths read `tokens` more.
+
+    Args:
+        lengths: [R], tokens in the cache before the forward. window: of a sliding-window layer, itself included.
+
+    Returns:
+        [R, 1, tokens, visible], True where a query may look. Lengths [2, 4], 1 token, 5 visible: 11100 and 11111.
+    """
+    at = lengths[:, None] + torch.arange(tokens, device=lengths.device)  # position of each query
+    keys = torch.arange(visible, device=lengths.device)
+    mask = keys <= at[..., None]
+    if window is not None:
+        mask &= keys > at[..., None] - window
+    return mask[:, None]

@@ -1,0 +1,92 @@
+"""The target's side of the engine: prefill and verify over rows of different lengths."""
+
+import torch
+from torch import Tensor
+
+from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
+from . row_cache import RowCache, causal_mask  # fmt: skip  # isort: skip
+
+
+class RowTarget:
+    """A target and its cache for one batch.
+
+    Args:
+        target: the model. layer_ids: whose outputs are the drafter's features. rows: R. capacity: see `RowCache`.
+        chunk: tokens of the prompt read at a time.
+    """
+
+    def __init__(self, target, layer_ids: list[int], rows: int, capacity: int | None, chunk: int):
+        self.target, self.layer_ids, self.chunk = target, layer_ids, chunk
+        self.config = target.config.get_text_config()
+        self.entries = feature_entries(layer_ids)
+        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity)
+        self.device = target.get_input_embeddings().weight.device
+        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        window = getattr(self.config, "sliding_window", None)
+        self.mixed = "sliding_attention" in kinds
+        self.window = window if self.mixed or not hasattr(self.config, "layer_types") else None
+
+    def prefill(self, prompts: list[Tensor]):
+        """Read the prompts, a chunk at a time.
+
+        Args:
+            prompts: token ids [length] of each row.
+
+        Yields:
+            the features [R, k, F * hidden] of each chunk, padded on the right, and {row: logits [V]} of rows that end in it.
+        """
+        lengths = [len(prompt) for prompt in prompts]
+        ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self.device)
+        for start in range(0, ids.shape[1], self.chunk):
+            part = ids[:, start : start + self.chunk]
+            end = start + part.shape[1]
+            ending = [row for row, length in enumerate(lengths) if start < length <= end]
+            last = sorted({lengths[row] - 1 - start for row in ending})
+            self.cache.lengths = [start] * len(prompts)
+            # nobody ends here: one position, since 0 would mean all of them
+            wanted = torch.tensor(last or [0], device=self.device)
+            logits, features = self._forward(part, wanted)
+            yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
+        self.cache.lengths = lengths
+
+    def verify(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Read anchors and drafts [R, n + 1] after the rows' own lengths, which stay: the caller says what was kept.
+
+        Returns:
+            logits [R, n + 1, V] and features [R, n + 1, F * hidden].
+        """
+        return self._forward(tokens, 0)
+
+    def _forward(self, ids: Tensor, logits_to_keep) -> tuple[Tensor, Tensor]:
+        lengths = torch.tensor(self.cache.lengths, device=self.device)
+        self.cache.place(ids.shape[1], self.device)
+        out = self.target(
+            input_ids=ids,
+            attention_mask=self._masks(lengths, ids.shape[1]),
+            position_ids=lengths[:, None] + torch.arange(ids.shape[1], device=self.device),
+            past_key_values=self.cache,
+            use_cache=True,
+            output_hidden_states=self.entries,
+            logits_to_keep=logits_to_keep,
+        )
+        states = feature_states(out.hidden_states, self.layer_ids, self.config.num_hidden_layers)
+        return out.logits, torch.cat([state.to(states[0].device) for state in states], dim=-1)
+
+    def _masks(self, lengths: Tensor, tokens: int):
+        """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""
+        if tokens == self.cache.visible and self.window is None:
+            return None
+        equal = isinstance(self.cache.slots, slice)
+        where = lengths[:1] if equal else lengths  # rows alike share one mask
+        full = self._ready(causal_mask(where, tokens, self.cache.visible))
+        if self.window is None:
+            return full
+        sliding = self._ready(causal_mask(where, tokens, self.cache.visible, self.window))
+        return {"full_attention": full, "sliding_attention": sliding} if self.mixed else sliding
+
+    def _ready(self, mask: Tensor) -> Tensor:
+        if self.config._attn_implementation != "eager":
+            return mask
+        return torch.zeros(mask.shape, dtype=self.target.dtype, device=mask.device).masked_fill_(
+            ~mask, torch.finfo(self.target.dtype).min
+        )

@@ -1,0 +1,147 @@
+"""How many drafts to put to the target, so that expected tokens per second are most.
+
+Letters: R rows, n drafts, c_i the drafter's largest probability at draft i, s_i the chance that draft i is kept when those before it
+are. Checking n drafts of every row is expected to give E(n) = Σ_rows (1 + s_1 + s_1 s_2 + … + s_1…s_n) tokens in
+T(n) = T_block + n T_step + T_verify(n + 1) seconds. s_i is c_i corrected by what was observed; the times are those measured.
+
+Drafts are taken as long as one more raises E / T. Since the terms of E fall and T grows, the first one that does not is the place to
+stop. The rule is lossless because it decides on draft i by c_i, which depends on the drafts *before* i alone: deciding by the
+probability of the very token that was sampled would favour likely tokens.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+BINS = 12
+PRIOR = 6.0  # observations that a bin's first guess counts as
+MEMORY = 0.99  # weight that is left of a bin's observations after the next
+RECENT = 9  # times of which the median counts
+PAUSES = (8, 16, 32, 64)  # plain rounds before drafting is tried again, longer after each failure
+PATIENCE = 3  # rounds in a row in which drafting does not pay before it pauses: fewer are accidents
+
+
+class Calibration:
+    """Chance that a draft is kept, by the drafter's largest probability there; bins are even in log-odds from -4 to 4."""
+
+    def __init__(self) -> None:
+        centres = [1 / (1 + math.exp(4 - 8 * n / (BINS - 1))) for n in range(BINS)]
+        self.kept = [PRIOR * centre for centre in centres]
+        self.tried = [PRIOR] * BINS
+
+    def _bin(self, confidence: float) -> int:
+        odds = math.log(max(confidence, 1e-6) / max(1 - confidence, 1e-6))
+        return min(max(round((odds + 4) / 8 * (BINS - 1)), 0), BINS - 1)
+
+    def chance(self, confidence: float) -> float:
+        """c -> s."""
+        place = self._bin(confidence)
+        return self.kept[place] / self.tried[place]
+
+    def observe(self, confidences: list[float], accepted: int) -> None:
+        """What became of one row's checked drafts: the first `accepted` were kept, the next was not, the others say nothing."""
+        for n, confidence in enumerate(confidences[: accepted + 1]):
+            place = self._bin(confidence)
+            # A bin remembers at least what its first guess was worth.
+            fade = MEMORY if self.tried[place] > PRIOR / MEMORY else 1.0
+            self.kept[place] = self.kept[place] * fade + (n < accepted)
+            self.tried[place] = self.tried[place] * fade + 1
+
+
+@dataclass
+class Costs:
+    """Seconds of a round's parts for one number of rows: medians of the latest.
+
+    Worked example: verify known at 1 and 9 tokens as 27 and 31 ms: 5 tokens are taken to need 29.
+    """
+
+    block: deque = field(default_factory=lambda: deque(maxlen=RECENT))
+    step: deque = field(default_factory=lambda: deque(maxlen=RECENT))
+    verify: dict[int, deque] = field(default_factory=dict)
+
+    def saw_verify(self, tokens: int, seconds: float) -> None:
+        self.verify.setdefault(tokens, deque(maxlen=RECENT)).append(seconds)
+
+    def of_draft(self, drafts: int) -> float:
+        return (median(self.block) if self.block else 0.0) + drafts * (median(self.step) if self.step else 0.0)
+
+    def of_verify(self, tokens: int) -> float:
+        """Between or beyond measured lengths by a straight line; the nearest one's where only one is known."""
+        known = sorted(self.verify)
+        if tokens in self.verify or len(known) == 1:
+            return median(self.verify[tokens if tokens in self.verify else known[0]])
+        right = next((n for n in known[1:] if n > tokens), known[-1])
+        left = max(n for n in known if n < right)
+        a, b = median(self.verify[left]), median(self.verify[right])
+        return max(a + (b - a) / (right - left) * (tokens - left), 1e-9)
+
+
+class Round:
+    """One round's decision, draft by draft.
+
+    Args:
+        most: drafts each row has room for.
+    """
+
+    def __init__(self, calibration: Calibration, costs: Costs, most: list[int]):
+        self.calibration, self.costs, self.most = calibration, costs, most
+        self.reach = [1.0] * len(most)
+        self.drafts = 0
+        self.tokens = float(len(most))
+        self.seconds = costs.of_draft(0) + costs.of_verify(1)
+
+    def pays(self, confidences: list[float]) -> bool:
+        """Whether to check one more draft of every row, given its c_i [R]; if so it counts as taken."""
+        n = self.drafts + 1
+        if n > max(self.most):
+            return False
+        reach = [
+            before * self.calibration.chance(confidence) if n <= most else 0.0
+            for before, confidence, most in zip(self.reach, confidences, self.most, strict=True)
+        ]
+        tokens = self.tokens + sum(reach)
+        seconds = self.costs.of_draft(n) + self.costs.of_verify(n + 1)
+        if tokens * self.seconds <= self.tokens * seconds:
+            return False
+        self.reach, self.drafts, self.tokens, self.seconds = reach, n, tokens, seconds
+        return True
+
+    @property
+    def rate(self) -> float:
+        """Expected tokens per second."""
+        return self.tokens / self.seconds
+
+
+class VerifyLength:
+    """Chooses, round by round. What it learns outlives a call: the next one with the same models begins with it."""
+
+    def __init__(self) -> None:
+        self.calibration = Calibration()
+        self.costs: dict[int, Costs] = {}
+        self.pause = self.failures = 0
+
+    def at(self, rows: int) -> Costs:
+        """The costs at about this many rows; 5, 6, 7 and 8 rows share theirs."""
+        return self.costs.setdefault(1 << (rows - 1).bit_length(), Costs())
+
+    def unknown(self, rows: int, most: int) -> int | None:
+        """Drafts of a round that is still needed to know what things cost: all, none, half of `most`; None: it is known."""
+        known = self.at(rows).verify
+        return next((n for n in (most, 0, most // 2) if n + 1 not in known), None)
+
+    def drafts_now(self) -> bool:
+        """Whether this round drafts at all; after rounds that did not pay it does not, for a while."""
+        if self.pause == 0:
+            return True
+        self.pause -= 1
+        return False
+
+    def judge(self, done: Round, rows: int) -> None:
+        """After a round's decision: was even the best of it slower than not to draft?"""
+        if done.rate >= rows / self.at(rows).of_verify(1):
+            self.failures = 0
+            return
+        self.failures += 1
+        if self.failures >= PATIENCE:
+            self.pause = PAUSES[min(self.failures - PATIENCE, len(PAUSES) - 1)]

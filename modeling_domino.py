@@ -300,19 +300,21 @@ class DominoModel(PreTrainedModel):
         verify_length=None,
         draft_window=None,
         prefill_chunk=None,
+        compile=None,
         **kwargs,
     ):
         """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
 
             target.generate(**batch, custom_generate=draft.decode_rows)
 
-        `accept`, `verify_length`, `draft_window` and `prefill_chunk` are the fields of `EngineSettings`.
+        `accept`, `verify_length`, `draft_window`, `prefill_chunk` and `compile` are the fields of `EngineSettings`.
         """
         given = {
             "accept": accept,
             "verify_length": verify_length,
             "draft_window": draft_window,
             "prefill_chunk": prefill_chunk,
+            "compile": compile,
         }
         settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
         return Engine(model, self, settings).decode(

@@ -70,8 +70,20 @@ METHODS = {
         lambda models: models.draft,
         needs="draft",
     ),
+    "engine": Method(
+        "Domino through our own decode loop, as many drafts as pay",
+        lambda models: {"custom_generate": models.draft.decode_rows},
+        lambda models: models.draft,
+        needs="draft",
+    ),
+    "engine-compiled": Method(
+        "the same with torch.compile: a minute or two before the first answer",
+        lambda models: {"custom_generate": models.draft.decode_rows, "compile": True},
+        lambda models: models.draft,
+        needs="draft",
+    ),
     "domino": Method(
-        "Domino, a chain of drafts",
+        "Domino through transformers' assisted decoding, a chain of drafts",
         lambda models: {"assistant_model": models.draft},
         lambda models: models.draft,
         needs="draft",

@@ -18,7 +18,7 @@ from . accept import RULES, greedy  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . row_draft import RowDraft  # fmt: skip  # isort: skip
-from . row_target import RowTarget  # fmt: skip  # isort: skip
+from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
 from . rows import Rows  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 from . verify_length import Round, VerifyLength  # fmt: skip  # isort: skip
@@ -33,12 +33,14 @@ class EngineSettings:
         verify_length: drafts of a round, or "auto" for what pays (`verify_length.py`); `num_assistant_tokens` bounds either.
         draft_window: recent tokens the drafter's context keeps besides the first four; None keeps all.
         prefill_chunk: tokens of a prompt read at a time.
+        compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
     """
 
     accept: str = "block"
     verify_length: int | str = "auto"
     draft_window: int | None = None
     prefill_chunk: int = 512
+    compile: bool = False
 
     def __post_init__(self):
         if self.accept not in RULES:
@@ -143,8 +145,10 @@ class Call:
         count = len(rows.prompts)
         layers, chunk = engine.draft.config.target_layer_ids, self.settings.prefill_chunk
         static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
-        self.target = RowTarget(engine.target, layers, count, static, chunk)
-        self.draft = RowDraft(engine.draft, engine.target, count, self.settings.draft_window)
+        compiled, window = self.settings.compile, self.settings.draft_window
+        self.target = RowTarget(engine.target, layers, count, static, chunk, compiled)
+        run = compile_forward(engine.draft) if compiled else None
+        self.draft = RowDraft(engine.draft, engine.target, count, window, run)
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu"
 

@@ -69,14 +69,16 @@ class RowCache(Cache):
 
     Args:
         layers: of the model. rows: R. capacity: slots to reserve at once; None grows as needed.
+        indexed: write by index also where rows are alike, which a compiled forward takes as the same program for all lengths.
 
     Worked example: lengths [5, 9], 3 new tokens: row 0 writes slots 5, 6, 7 and row 1 slots 9, 10, 11; 12 slots are visible. If
     row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int | None = None):
+    def __init__(self, layers: int, rows: int, capacity: int | None = None, indexed: bool = False):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.lengths = [0] * rows
+        self.indexed = indexed
         self.capacity = capacity or 0
         self.slots: slice | Tensor = slice(0, 0)
         self.rows: Tensor | None = None
@@ -86,7 +88,7 @@ class RowCache(Cache):
         """The next forward reads this many tokens of every row, each row's after its own length."""
         lengths = self.lengths
         self.visible = max(lengths) + tokens
-        if min(lengths) == max(lengths):
+        if min(lengths) == max(lengths) and not self.indexed:
             self.slots = slice(lengths[0], self.visible)
         else:
             self.slots = torch.tensor(lengths, device=device)[:, None] + torch.arange(tokens, device=device)

@@ -18,14 +18,15 @@ class RowDraft:
 
     Args:
         draft: the `DominoModel`. target: whose embedding and LM head are used. rows: R.
-        window: recent tokens of context to keep besides the first few; None keeps all.
+        window: recent tokens of context to keep besides the first few; None keeps all. run: the drafter's forward.
     """
 
-    def __init__(self, draft, target, rows: int, window: int | None = None):
+    def __init__(self, draft, target, rows: int, window: int | None = None, run=None):
         self.draft, self.config, self.window = draft, draft.config, window
         self.embedding, self.head = target.get_input_embeddings(), target.get_output_embeddings()
         self.home, self.dtype = self.embedding.weight.device, target.dtype
-        self.cache = RowCache(self.config.num_hidden_layers, rows)
+        self.cache = RowCache(self.config.num_hidden_layers, rows, indexed=run is not None)
+        self.run = run or draft
         self.waiting: list[tuple[Tensor, list[int]]] = []  # features the context does not hold yet
 
     def add(self, features: Tensor, counts: list[int]) -> None:
@@ -82,7 +83,7 @@ class RowDraft:
         """
         positions, seen = self._place(counts, features.shape[1], block.shape[1])
         mask = None if seen is None else self._ready(seen, block.shape[1])
-        out = self.draft(block, features, mask, positions, self.cache)
+        out = self.run(block, features, mask, positions, self.cache)
         self._keep_context(counts)
         return out.last_hidden_state
 
@@ -99,7 +100,7 @@ class RowDraft:
         if self.window is not None:
             return positions, self._place_in_window(before, new, column, width)
         self.cache.place(columns + width, device)
-        if isinstance(self.cache.slots, slice) and min(counts) == columns:
+        if len(set(self.cache.lengths)) == 1 and min(counts) == columns:
             return positions, None
         slot = torch.arange(self.cache.visible, device=device)
         block = before + columns

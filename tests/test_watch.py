@@ -41,13 +41,13 @@ def test_the_stock_methods_are_counted_and_equal_plain(target, shift_label):
     draft = make_draft(shift_label=shift_label)
     plain, _ = watched(target, None)
     models = Models(target, None, draft, make_target(seed=3))
-    for name in ("prompt-lookup", "dflash", "assistant", "domino"):
+    for name in ("prompt-lookup", "dflash", "assistant", "domino", "engine"):
         method = METHODS[name]
         ids, call = watched(target, method.drafter(models), **method.options(models))
         assert torch.equal(ids, plain), name
         assert sum(call.advanced) < call.new_tokens == 14
         assert (call.draft > 0) == (name != "prompt-lookup")
-        assert (call.head > 0) == (name == "domino")
+        assert (call.head > 0) == (name in ("domino", "engine"))
         assert max(call.drafted) > 0
 
 

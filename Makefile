@@ -14,7 +14,7 @@ test: .venv/ready
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow
 
-# the tables of docs/results.md, in half an hour on two cores
+# the tables of docs/results.md, in 25 minutes on two cores
 results: .venv/ready
 	$(BIN)/domino eval evaluation/configs/results.yaml
 	$(BIN)/domino report runs/results

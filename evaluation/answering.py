@@ -44,7 +44,9 @@ def decoding(temperature: float, max_new_tokens: int) -> dict[str, Any]:
     """Arguments of `generate`: greedy at 0, else sampling from the whole distribution at that temperature."""
     if temperature == 0:
         return {"do_sample": False, "max_new_tokens": max_new_tokens}
-    whole = {"top_k": 0, "top_p": 1.0}  # no truncation, whatever the target's generation config says
+    # no truncation and no penalty, whatever the target's generation config says
+    whole: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": None, "typical_p": 1.0, "repetition_penalty": 1.0}
+    whole |= {"epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
     return {"do_sample": True, "temperature": temperature, "max_new_tokens": max_new_tokens, **whole}
 
 

@@ -34,31 +34,40 @@ class Results:
     """An evaluation's folder, new or continued.
 
     Args:
-        settings: what must not change between sessions, e.g. the methods and the dtype.
+        settings: what must not change between sessions, e.g. the methods and the dtype. models: what each model's name stands
+            for; others may join later.
 
     Raises:
         `ValueError`: the folder was measured with other settings (those that differ are listed).
     """
 
-    def __init__(self, folder: Path, methods: list[str], settings: dict[str, Any]):
+    def __init__(
+        self, folder: Path, methods: list[str], settings: dict[str, Any], models: dict[str, Any] | None = None
+    ):
         self.folder, self.methods = folder, methods
         folder.mkdir(parents=True, exist_ok=True)
-        self._check({"methods": methods, **settings})
-        self._sessions()
         self.rows, torn = read(folder / SAMPLES, methods)
+        self._check({"methods": methods, **settings, "models": models or {}})
+        self._sessions()
         if torn:
             _replace(folder / SAMPLES, "".join(_line(row) for row in self.rows))
         self.done = {key(row) for row in self.rows}
 
     def _check(self, settings: dict[str, Any]) -> None:
         file, settings = self.folder / SETTINGS, json.loads(json.dumps(settings))
-        if not file.is_file():
+        samples = self.folder / SAMPLES
+        begun = file.is_file() and samples.is_file() and samples.stat().st_size > 0
+        before = json.loads(file.read_text(encoding="utf-8")) if begun else settings
+        settings["models"] = {**before["models"], **settings["models"]}
+        joined = {
+            **before,
+            "models": {name: before["models"].get(name, now) for name, now in settings["models"].items()},
+        }
+        names = [name for name in {**before, **settings} if joined.get(name) != settings.get(name)]
+        if not names:
             _replace(file, json.dumps(settings, indent=1) + "\n")
-            return
-        before = json.loads(file.read_text(encoding="utf-8"))
-        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
-        if names:
-            list_of = "; ".join(f"{n} was {before.get(n)!r}, now {settings.get(n)!r}" for n in names)
+        else:
+            list_of = "; ".join(f"{n} was {joined.get(n)!r}, now {settings.get(n)!r}" for n in names)
             raise ValueError(f"{self.folder} holds results of other settings: {list_of}. Name another --out.")
 
     def _sessions(self) -> None:
@@ -101,12 +110,17 @@ def read(file: Path, methods: list[str]) -> tuple[list[dict[str, Any]], bool]:
     if not file.is_file():
         return [], False
     groups: dict[Key, dict[str, dict]] = defaultdict(dict)
-    lines, torn = file.read_bytes().split(b"\n"), False
+    data = file.read_bytes()
+    lines, torn = (
+        data.split(b"\n"),
+        not data.endswith(b"\n"),
+    )  # the next line would be glued to a last one without an end
     for line in lines:
         if not line.strip():
             continue
         try:
             row = json.loads(line)
+            turns(row)
             group = groups[key(row)]
             torn |= row["method"] in group
             group[row["method"]] = row

@@ -54,7 +54,7 @@ def evaluate(settings: EvalSettings) -> Results:
     if settings.execute_code and set(questions) & set(CODE_TASKS):
         print(WARNING, file=sys.stderr)
     methods = {name: METHODS[name] for name in settings.methods}
-    results = Results(Path(settings.out), settings.methods, settings.fixed())
+    results = Results(Path(settings.out), settings.methods, settings.fixed(), settings.identities())
     for model in settings.models:
         work = to_do(results, model.name, questions, settings.temperatures)
         if work:

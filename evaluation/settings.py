@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +33,7 @@ class ModelSettings:
     def __post_init__(self):
         if self.target is None and self.drafter is not None:
             raise ValueError("A drafter serves the one target it was trained for: name the target, too.")
-        self.name = self.name or (Path(self.target).name if self.target else EMBEDDED)
+        self.name = self.name or (Path(self.target).resolve().name if self.target else EMBEDDED)
 
 
 @dataclass
@@ -66,7 +67,10 @@ class EvalSettings:
             require(getattr(self, name) > 0, name, getattr(self, name), "must be positive")
         require(bool(self.models), "models", self.models, "must name at least one model")
         require(bool(self.temperatures), "temperatures", self.temperatures, "must name at least one temperature")
-        require(min(self.temperatures) >= 0, "temperatures", self.temperatures, "must be 0 (greedy) or more")
+        numbers = all(not isinstance(t, bool) and math.isfinite(t) and t >= 0 for t in self.temperatures)
+        require(numbers, "temperatures", self.temperatures, "must be numbers, 0 (greedy) or more")
+        require(bool(self.out), "out", self.out, "must name a folder for the results (--out)")
+        require(self.shuffle is None or self.shuffle >= 0, "shuffle", self.shuffle, "must not be negative")
         self.temperatures = sorted({float(t) for t in self.temperatures})
         for name in self.methods:
             if name not in METHODS:
@@ -100,8 +104,12 @@ class EvalSettings:
 
     def fixed(self) -> dict[str, Any]:
         """What one folder of results has in common; models, tasks and temperatures may be added later."""
-        free = {"out", "models", "tasks", "temperatures", "methods", "data"}
+        free = {"out", "models", "tasks", "temperatures", "methods"}
         return {name: value for name, value in asdict(self).items() if name not in free}
+
+    def identities(self) -> dict[str, dict[str, Any]]:
+        """What each model's name stands for."""
+        return {model.name: {k: v for k, v in asdict(model).items() if k != "name"} for model in self.models}
 
 
 def load(config: Path | None, flags: dict[str, Any]) -> EvalSettings:

@@ -133,7 +133,8 @@ def _whole(calls: list[Call]) -> tuple[list[int], list[float]]:
 
 
 def _decode(calls: list[Call]) -> tuple[list[int], list[float]]:
-    return [max(c.new_tokens - 1, 0) for c in calls], [c.seconds - c.prefill for c in calls]
+    # some methods draft within the prefill: only what came after it counts
+    return [sum(c.advanced) for c in calls], [c.seconds - c.prefill for c in calls]
 
 
 def _speedup(pairs: list[tuple[Call, Call]], timed) -> float:

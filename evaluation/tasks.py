@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,8 @@ def load(name: str, count: int | None = None, data: Path | None = None, shuffle:
     package, and on the Hub. The packaged sets are the first rows of theirs; asking for more goes to the Hub.
 
     Args:
-        shuffle: seed of `datasets`' shuffle over all rows before the first are taken, as the protocol does with 0.
+        shuffle: seed of `datasets`' shuffle over all rows before the first are taken, as the protocol does with 0; all rows are
+            those of `data` or the Hub.
 
     Raises:
         `ValueError`: an unknown task (the nearest is named), rows that are none, fewer rows than asked for, or no source.
@@ -87,7 +89,7 @@ def load(name: str, count: int | None = None, data: Path | None = None, shuffle:
         raise ValueError(nearest(name, TASKS, "task"))
     if count is not None and count < 1:
         raise ValueError(f"{name}: ask for at least one question, got {count}.")
-    questions = _local(name, count, data) or _hub(name)
+    questions = _local(name, count, data, shuffle) or _hub(name)
     if count is not None and count > len(questions):
         raise ValueError(f"{name} has {len(questions)} questions; ask for 1 … {len(questions)}, got {count}.")
     if shuffle is not None:
@@ -98,13 +100,13 @@ def load(name: str, count: int | None = None, data: Path | None = None, shuffle:
     return questions[:count]
 
 
-def _local(name: str, count: int | None, data: Path | None) -> list[Question] | None:
+def _local(name: str, count: int | None, data: Path | None, shuffle: int | None) -> list[Question] | None:
     if data is not None:
         file = data / f"{name}.jsonl"
         if not file.is_file():
             raise ValueError(f"{file} is not there: put {name}'s questions in it, or leave --data out.")
         return read(file)
-    if name not in EMBEDDED:
+    if name not in EMBEDDED or shuffle is not None:
         return None
     questions = read(PACKAGED / f"{name}.jsonl")
     return None if count is not None and count > len(questions) else questions
@@ -126,6 +128,9 @@ def read(file: Path) -> list[Question]:
         questions.append(Question(str(row.pop("id", f"{file.stem}/{number}")), turns, row))
     if not questions:
         raise ValueError(f"{file} holds no questions.")
+    twice = [name for name, times in Counter(question.id for question in questions).items() if times > 1]
+    if twice:
+        raise ValueError(f"{file} uses an id twice: {', '.join(twice[:3])}.")
     return questions
 
 
@@ -139,7 +144,10 @@ def _hub(name: str) -> list[Question]:
             f"{name} could not be read from the Hub data set {task.hub} ({type(error).__name__}: {error}); "
             f"the package has {packaged}: ask for no more, or pass --data with a folder that holds {name}.jsonl."
         ) from error
-    return [Question(f"{name}/{place}", *task.template(row)) for place, row in enumerate(rows)]
+    # Rows that are packaged, too, keep the name they have there: a run that grows beyond them counts none twice.
+    known = {tuple(q.turns): q.id for q in read(PACKAGED / f"{name}.jsonl")} if name in EMBEDDED else {}
+    found = [(f"{name}/{place}", *task.template(row)) for place, row in enumerate(rows)]
+    return [Question(known.get(tuple(turns), own), turns, checks) for own, turns, checks in found]
 
 
 def parse(text: str, data: Path | None = None, shuffle: int | None = None) -> dict[str, list[Question]]:

@@ -40,7 +40,7 @@ class Call:
 
     Attributes:
         prompt_tokens, new_tokens: of the call. seconds: wall clock of the whole call.
-        prefill: the target's first forward. verify, draft, head: the target's other forwards, the drafter's backbone with its
+        prefill: the target's forwards up to the one that reads the prompt's end. verify, draft, head: the target's other forwards, the drafter's backbone with its
             base logits, and its serial head. What remains of `seconds` is overhead.
         peak: bytes of memory at the highest, see `memory.peak`.
         advanced: tokens each round added to the text, the bonus token included. drafted: drafts put to the target in it.
@@ -149,6 +149,8 @@ class Watch:
         5 (the anchor and 4 drafts), forward 2 starts at 13: forward 1 added 3 tokens. The text ends with 16 tokens, the
         last of them unread, so forward 2 added 16 - 1 - 13 = 2, and forward 0 the one that is left.
         """
+        # Forwards that end within the prompt are its chunks; the first that reaches its end closes the prefill, drafts or not.
+        chunks = sum(start + read < prompt_tokens for start, read in zip(self.starts, self.read, strict=True)) + 1
         ends = [*self.starts[1:], prompt_tokens + new_tokens - 1]
         advanced = [end - start for start, end in zip(self.starts, ends, strict=True)]
         target, draft, head = (
@@ -158,11 +160,11 @@ class Watch:
             prompt_tokens,
             new_tokens,
             self.seconds,
-            prefill=sum(target[:1]),
-            verify=sum(target[1:]),
+            prefill=sum(target[:chunks]),
+            verify=sum(target[chunks:]),
             draft=sum(draft),
             head=sum(head),
             peak=self.peak,
-            advanced=advanced[1:],
-            drafted=[read - 1 for read in self.read[1:]],
+            advanced=advanced[chunks:],
+            drafted=[read - 1 for read in self.read[chunks:]],
         )

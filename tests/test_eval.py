@@ -152,6 +152,32 @@ def test_more_is_added_but_other_settings_are_refused(home, tmp_path, monkeypatc
         evaluate(settings(home, tmp_path / "r", methods=["dflash"]))
 
 
+def test_a_models_name_stands_for_one_drafter(home, tmp_path):
+    evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=1")))
+    make_draft(5).float().save_pretrained(home / "other")
+    pair = {"target": str(home / "target"), "drafter": str(home / "other")}
+    with pytest.raises(ValueError, match="models was .*drafter.* now .*other"):
+        evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=2", models=[pair])))
+    both = [{**pair, "drafter": str(home / "drafter")}, {**pair, "name": "other"}]
+    results = evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=1", models=both)))
+    assert {row["model"] for row in results.rows} == {"target", "other"}
+
+
+def test_a_line_without_its_end_does_not_swallow_the_next(home, tmp_path):
+    evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=1")))
+    file = tmp_path / "r" / "samples.jsonl"
+    file.write_text(file.read_text().rstrip("\n"))
+    results = evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=2")))
+    assert len(results.rows) == len(read(file, results.methods)[0]) == 4
+
+
+def test_a_first_start_that_failed_pins_nothing(home, tmp_path):
+    wrong = [{"target": str(home / "nowhere"), "drafter": str(home / "drafter")}]
+    with pytest.raises((ValueError, OSError)):
+        evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=1", models=wrong)))
+    assert evaluate(load(None, flags(home, tmp_path / "r", tasks="gsm8k=1", max_new_tokens=5))).rows
+
+
 def test_kill_and_interrupt_lose_at_most_the_question_at_hand(home, tmp_path):
     (tmp_path / "eval.yaml").write_text(yaml.safe_dump(flags(home, tmp_path / "r", tasks="gsm8k,mt_bench", repeats=60)))
     command = [sys.executable, "-m", "domino", "eval", str(tmp_path / "eval.yaml")]
@@ -228,7 +254,7 @@ MISTAKES = [
     ({"models": [{"drafter": "a"}]}, "name the target, too"),
     ({"models": [{"target": "x/a", "drafter": "d"}, {"target": "y/a", "drafter": "d"}]}, "must have different names"),
     ({"models": [{"targt": "a"}]}, "targt: did you mean"),
-    ({"temperatures": [-1]}, "temperatures must be 0 \\(greedy\\) or more"),
+    ({"temperatures": [-1]}, "temperatures must be numbers, 0 \\(greedy\\) or more"),
     ({"repeats": 0}, "repeats must be positive"),
     ({"dtype": "int8"}, "dtype must be one of"),
     ({"max_tokens": 3}, "max_tokens: did you mean max_new_tokens"),

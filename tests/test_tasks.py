@@ -125,6 +125,22 @@ def test_local_files_go_first(tmp_path):
 
 
 def test_a_drawn_selection_is_the_same_each_time_and_not_the_first_rows():
-    first, drawn = load("gsm8k", 10), load("gsm8k", 10, shuffle=0)
-    assert drawn == load("gsm8k", 10, shuffle=0) != first
+    first, drawn = load("gsm8k", 10, PACKAGED), load("gsm8k", 10, PACKAGED, shuffle=0)
+    assert drawn == load("gsm8k", 10, PACKAGED, shuffle=0) != first
     assert len({question.id for question in drawn}) == 10
+
+
+def test_growing_beyond_the_packaged_rows_keeps_their_names(monkeypatch):
+    packaged = load("gsm8k", 3)
+    texts = [q.turns[0].removesuffix(TASKS["gsm8k"].template({"question": "", "answer": ""})[0][0]) for q in packaged]
+    rows = [{"question": text, "answer": "#### 1"} for text in [*texts, *(f"New {n}?" for n in range(50))]]
+    monkeypatch.setattr(tasks.Task, "rows", lambda task: rows)
+    assert [q.id for q in load("gsm8k", 50)][:4] == [*(q.id for q in packaged), "gsm8k/3"]
+
+
+def test_ids_are_used_once_and_a_draw_is_from_all_rows(tmp_path):
+    (tmp_path / "gsm8k.jsonl").write_text('{"id": "a", "turns": ["One?"]}\n' * 2)
+    with pytest.raises(ValueError, match="uses an id twice: a"):
+        load("gsm8k", data=tmp_path)
+    with pytest.raises(ValueError, match="could not be read from the Hub"):
+        load("gsm8k", 10, shuffle=0)

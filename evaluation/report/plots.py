@@ -24,10 +24,11 @@ def figures(cells: list[Cell]) -> dict[str, str]:
     matplotlib.use("svg")
     drafting = [cell for cell in cells if cell.method != PLAIN]
     found = {}
-    for temperature in sorted({cell.temperature for cell in drafting}):
-        mine = [cell for cell in drafting if cell.temperature == temperature]
+    groups = dict.fromkeys((cell.model, cell.temperature) for cell in drafting)
+    for model, temperature in groups:
+        mine = [cell for cell in drafting if (cell.model, cell.temperature) == (model, temperature)]
         for title, draw in PICTURES.items():
-            found[f"{title}, T = {temperature:g}"] = _svg(draw, mine)
+            found[f"{title}: {model}, T = {temperature:g}"] = _svg(draw, mine)
     return found
 
 

@@ -83,7 +83,9 @@ def positions(cells: list[Cell]) -> str:
     ]
     for cell in drafting:
         shares = [f"{share:.2f}" for share in cell.by_position] + [""] * (most - len(cell.by_position))
-        lines.append(f"| {cell.task} | {cell.temperature:g} | {cell.method} | {' | '.join(shares)} | {cell.used:.0%} |")
+        lines.append(
+            f"| {_where(cell, cells)} | {cell.temperature:g} | {cell.method} | {' | '.join(shares)} | {cell.used:.0%} |"
+        )
     return "\n".join(lines)
 
 
@@ -101,6 +103,11 @@ def split(cells: list[Cell]) -> str:
         figures = " | ".join(f"{times[stage]:.1f}" for stage in stages)
         peak = "–" if cell.peak is None else f"{cell.peak / 1e9:.2f}"
         lines.append(
-            f"| {cell.task} | {cell.temperature:g} | {cell.method} | {figures} | {sum(times.values()):.1f} | {peak} |"
+            f"| {_where(cell, cells)} | {cell.temperature:g} | {cell.method} | {figures} | {sum(times.values()):.1f} | {peak} |"
         )
     return "\n".join(lines)
+
+
+def _where(cell: Cell, cells: list[Cell]) -> str:
+    """The task, and whose where there are several models."""
+    return f"{cell.model}, {cell.task}" if len({c.model for c in cells}) > 1 else cell.task

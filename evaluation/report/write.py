@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import yaml
@@ -21,10 +22,12 @@ def write(folder: Path) -> list[Path]:
     Raises:
         `ValueError`: the folder holds no evaluation, or not one whole question yet.
     """
-    if not (folder / SETTINGS).is_file():
-        raise ValueError(f"{folder} holds no evaluation: `domino eval --out {folder}` makes one.")
-    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    rows, _ = read(folder / SAMPLES, settings["methods"])
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        rows, _ = read(folder / SAMPLES, settings["methods"])
+        json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} holds no evaluation: `domino eval --out {folder}` makes one.") from error
     if not rows:
         raise ValueError(f"{folder} holds no answered question yet: let `domino eval` go on.")
     found, about = cells(rows), _about(folder, settings)
@@ -80,6 +83,9 @@ def eval_results(found: list[Cell]) -> list[dict]:
         if cell.method == PLAIN:
             continue
         notes = f"{cell.method}, {cell.model}, T = {cell.temperature:g}, {len(cell.calls)} answers, {cell.drafts} drafts a round"
+        dataset = TASKS[cell.task].hub if cell.task in TASKS else cell.task
         for name, value in (("acceptance_length", cell.tau), ("speedup", cell.speedup)):
-            entries.append(EvalResultEntry(TASKS[cell.task].hub, f"{cell.task}_{name}", round(value, 4), notes=notes))
+            if not cell.drafts or not math.isfinite(value):
+                continue
+            entries.append(EvalResultEntry(dataset, f"{cell.task}_{name}", round(value, 4), notes=notes))
     return eval_result_entries_to_yaml(entries)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import torch
 from torch import Tensor
 from transformers.generation import (
     SynthIDTextWatermarkLogitsProcessor,
@@ -102,6 +103,7 @@ def check_engine(target, input_ids: Tensor, processors, generation_config, strea
     cache = model_kwargs.get("past_key_values")
     if cache is not None and cache.get_seq_length() > 0:
         raise ValueError("The engine starts from an empty cache: pass the whole text, and no past_key_values.")
+    _check_inputs(input_ids, model_kwargs)
     rows = input_ids.shape[0]
     if streamer is not None and rows > 1:
         raise ValueError(f"A streamer follows one text, got {rows}: pass on_tokens=function(row, tokens) instead.")
@@ -111,6 +113,39 @@ def check_engine(target, input_ids: Tensor, processors, generation_config, strea
                 f"The engine keeps no {name.removeprefix('output_')}: drop {name}, or pass one prompt at a time."
             )
     _check_attention(target)
+
+
+# What `generate` adds by itself, or what changes nothing of the text.
+_HARMLESS = {
+    "attention_mask",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+    "cache_position",
+    "logits_to_keep",
+    "synced_gpus",
+    "inputs_tensor",
+}
+
+
+def _check_inputs(input_ids: Tensor, model_kwargs: dict) -> None:
+    """Raise `ValueError` for inputs the engine would not hand on, and for masks it cannot read."""
+    others = sorted(name for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS)
+    if others:
+        raise ValueError(f"The engine reads token ids alone, got {', '.join(others)}: pass one prompt at a time.")
+    mask = model_kwargs.get("attention_mask")
+    if mask is None:
+        return
+    if not bool(mask[:, -1].all()):
+        raise ValueError(
+            "Prompts must be padded on the left, got a row whose last token is padding: set padding_side='left'."
+        )
+    positions = model_kwargs.get("position_ids")
+    real = mask.bool()
+    if positions is not None and not torch.equal(positions.expand_as(mask)[real], (mask.cumsum(-1) - 1)[real]):
+        raise ValueError(
+            "The engine counts positions itself, got other position_ids: drop them, or pass one prompt at a time."
+        )
 
 
 def _check_attention(target) -> None:
@@ -123,8 +158,14 @@ def _check_attention(target) -> None:
     kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
     if kinds:
         raise ValueError(f"The engine knows full and sliding attention, got {name} with {', '.join(sorted(kinds))}.")
-    if "position_ids" not in inspect.signature(target.forward).parameters:
-        raise ValueError(f"The engine needs a target that takes position_ids, got {name}: pass one prompt at a time.")
+    taken = inspect.signature(target.forward).parameters
+    # GPT-Neo cuts its own mask by the number of keys; alibi counts them
+    odd = getattr(config, "alibi", False) or config.model_type == "gpt_neo"
+    if odd or not {"position_ids", "past_key_values"} <= set(taken):
+        raise ValueError(
+            f"The engine needs a target that takes position_ids, past_key_values and ready masks, got {name}: "
+            "pass one prompt at a time."
+        )
 
 
 def check_head_off(draft) -> None:

@@ -4,6 +4,7 @@ It keeps the semantics of `generate` (processors, stopping, streaming, output) a
 loop: rows may be many and ragged, drafts may end the text, the number of drafts follows what pays.
 """
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
 from . rows import Rows  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 from . verify_length import Round, VerifyLength  # fmt: skip  # isort: skip
+
+
+def _whole(value, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 @dataclass(frozen=True)
@@ -45,21 +50,22 @@ class EngineSettings:
     def __post_init__(self):
         if self.accept not in RULES:
             raise ValueError(f"accept must be one of {', '.join(RULES)}, got {self.accept!r}.")
-        if self.verify_length != "auto" and (not isinstance(self.verify_length, int) or self.verify_length < 0):
+        if self.verify_length != "auto" and not _whole(self.verify_length, 0):
             raise ValueError(f'verify_length must be "auto" or a number of drafts, got {self.verify_length!r}.')
-        for name in ("draft_window", "prefill_chunk"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be positive, got {value}.")
+        if not _whole(self.prefill_chunk, 1):
+            raise ValueError(f"prefill_chunk must be a positive number of tokens, got {self.prefill_chunk!r}.")
+        if self.draft_window is not None and not _whole(self.draft_window, 1):
+            raise ValueError(f"draft_window must be a positive number of tokens, got {self.draft_window!r}.")
 
 
 # What was learnt about a drafter and a target, greedy and sampling apart; it holds neither of them.
 _learnt: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def learnt(draft, target, samples: bool) -> VerifyLength:
-    """What earlier calls with these models learnt of speed and acceptance."""
-    return _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {}).setdefault(samples, VerifyLength())
+def learnt(draft, target, samples: bool, compiled: bool) -> VerifyLength:
+    """What earlier calls of this kind with these models learnt of speed and acceptance."""
+    kinds = _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {})
+    return kinds.setdefault((samples, compiled, torch.get_num_threads()), VerifyLength())
 
 
 class Engine:
@@ -136,7 +142,7 @@ class Call:
     def __init__(self, engine: Engine, rows: Rows, processing: Processing, generation_config):
         self.rows, self.processing, self.settings = rows, processing, engine.settings
         self.samples = bool(generation_config.do_sample)
-        self.length = learnt(engine.draft, engine.target, self.samples)
+        self.length = learnt(engine.draft, engine.target, self.samples, self.settings.compile)
         limit = generation_config.num_assistant_tokens
         most = engine.draft.config.num_drafts
         self.max_drafts = most if limit is None else min(most, limit)
@@ -146,9 +152,10 @@ class Call:
         layers, chunk = engine.draft.config.target_layer_ids, self.settings.prefill_chunk
         static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
         compiled, window = self.settings.compile, self.settings.draft_window
-        self.target = RowTarget(engine.target, layers, count, static, chunk, compiled)
+        device = rows.input_ids.device
+        self.target = RowTarget(engine.target, layers, count, static, chunk, compiled, device)
         run = compile_forward(engine.draft) if compiled else None
-        self.draft = RowDraft(engine.draft, engine.target, count, window, run)
+        self.draft = RowDraft(engine.draft, engine.target, count, device, window, run)
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu"
 
@@ -173,7 +180,7 @@ class Call:
             start = end
         logits = torch.stack([first[row] for row in range(len(lengths))])
         none = self.rows.input_ids[:, :0]
-        token = self._pick(self._processed(logits[:, None], none)[:, 0])
+        token = self.pick(self._processed(logits[:, None], none, [1] * len(lengths))[:, 0])
         self.rows.say([[t] for t in token[:, 0].tolist()])
 
     def _compact(self) -> bool:
@@ -195,15 +202,15 @@ class Call:
         logits, features = self.target.verify(torch.cat([anchors, drafts], dim=1))
         if self.timed:
             self.length.at(len(most)).saw_verify(drafts.shape[1] + 1, time.perf_counter() - began)
-        accepted, token = self._accept(
-            self._processed(logits, drafts), q, drafts, torch.tensor(counts).to(drafts.device)
-        )
+        processed = self._processed(logits, drafts, self.places(drafts, counts))
+        accepted, token = self._accept(processed, q, drafts, torch.tensor(counts).to(drafts.device))
         kept, following = accepted.tolist(), token.tolist()
 
         said = drafts.tolist()
         rows.say([said[r][: kept[r]] + [following[r]] for r in range(len(kept))])
         self.target.cache.lengths = [n + k + 1 for n, k in zip(self.target.cache.lengths, kept, strict=True)]
-        self.draft.add(features[:, : max(kept) + 1], [k + 1 for k in kept])
+        if self.max_drafts:
+            self.draft.add(features[:, : max(kept) + 1], [k + 1 for k in kept])
         for place, row in enumerate(rows.alive):
             rows.statistics[row].accepted.append(kept[place])
             rows.statistics[row].drafted.append(counts[place])
@@ -213,11 +220,9 @@ class Call:
         """Drafts [R, n] with n as pays, the q they were sampled from, and the largest probability at each, n lists of R."""
         wanted, adaptive = max(most), self.settings.verify_length == "auto" and self.timed
         if adaptive:
-            probe = self.length.unknown(len(most), self.max_drafts)
+            probe = self.length.unknown(len(most), self.max_drafts) if self.length.drafts_now() else 0
             if probe is not None:
                 wanted, adaptive = min(wanted, probe), False
-            elif not self.length.drafts_now():
-                wanted = 0
         if wanted == 0:
             return anchors[:, :0], None, []
         picker = Picker(self, most, adaptive)
@@ -229,12 +234,20 @@ class Call:
             self.length.judge(picker.round, len(most))
         return drafts, q if self.samples else None, picker.confidences()
 
-    def _processed(self, logits: Tensor, drafts: Tensor) -> Tensor:
+    def places(self, drafts: Tensor, counts: list[int]) -> list[int]:
+        """Places of each row that can matter: none after an end token, where processors may have nothing to say."""
+        found = []
+        for said, count in zip(drafts.tolist(), counts, strict=True):
+            ends = (place for place, token in enumerate(said) if token in self.rows.eos)
+            found.append(min(count, next(ends, count)) + 1)
+        return found
+
+    def _processed(self, logits: Tensor, drafts: Tensor, places: list[int]) -> Tensor:
         logits = logits.to(self.rows.input_ids.device)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return self.processing(wide, self.rows.texts(), drafts)
+        return self.processing(wide, self.rows.texts(), drafts, places)
 
-    def _pick(self, logits: Tensor) -> Tensor:
+    def pick(self, logits: Tensor) -> Tensor:
         """A token [R, 1] from processed logits [R, V]."""
         return torch.multinomial(logits.softmax(-1), 1) if self.samples else logits.argmax(-1, keepdim=True)
 
@@ -255,7 +268,7 @@ class Picker:
     """
 
     def __init__(self, call: Call, most: list[int], adaptive: bool):
-        self.call = call
+        self.call, self.most = call, most
         self.round = Round(call.length.calibration, call.length.at(len(most)), most) if adaptive else None
         self.tops: list[Tensor] = []
         self.times: list[float] = []
@@ -263,12 +276,13 @@ class Picker:
     def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
         self.times.append(time.perf_counter())
         call = self.call
-        logits = call.processing(logits[:, None], call.rows.texts(), drafts, first=drafts.shape[1])[:, 0]
+        wanted = [int(place > drafts.shape[1]) for place in call.places(drafts, self.most)]
+        logits = call.processing(logits[:, None], call.rows.texts(), drafts, wanted, first=drafts.shape[1])[:, 0]
         top = (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
         if self.round is not None and not self.round.pays(top.tolist()):
             return None
         self.tops.append(top)
-        return call._pick(logits), logits
+        return call.pick(logits), logits
 
     def confidences(self) -> list[list[float]]:
         return torch.stack(self.tops).tolist() if self.tops else []
@@ -292,6 +306,10 @@ def generate(target, draft, inputs=None, *, streamer=None, tokenizer=None, stop_
     Returns:
         as `generate`.
     """
+    config = kwargs.get("generation_config")
+    if stop_strings is None and config is not None and config.stop_strings is not None:
+        stop_strings, kwargs["generation_config"] = config.stop_strings, copy.deepcopy(config)
+        kwargs["generation_config"].stop_strings = None
     if stop_strings is not None:  # transformers gives a custom loop no tokenizer, so the criterion is built here
         criteria = StoppingCriteriaList(kwargs.pop("stopping_criteria", None) or [])
         criteria.append(StopStringCriteria(stop_strings=stop_strings, tokenizer=tokenizer))

@@ -42,12 +42,15 @@ class Processing:
         self.processors, self.batch = processors or LogitsProcessorList(), batch
         self.blind = all(type(processor) in BLIND for processor in self.processors)
 
-    def __call__(self, logits: Tensor, texts: dict[int, Tensor], drafts: Tensor, first: int = 0) -> Tensor:
+    def __call__(
+        self, logits: Tensor, texts: dict[int, Tensor], drafts: Tensor, wanted: list[int], first: int = 0
+    ) -> Tensor:
         """Processed logits.
 
         Args:
             logits: [R, k, V], place j follows the first `first` + j of the drafts. texts: {row: ids [length]}, its padding
                 included, since that is what plain `generate` shows its processors. drafts: [R, first + k - 1] or longer.
+            wanted: places of each row to process; the others, which follow an end token or have no room, are left as they are.
         """
         if not self.processors:
             return logits
@@ -58,9 +61,9 @@ class Processing:
         for at, (row, text) in enumerate(texts.items()):
             places = [
                 self._one(row, torch.cat([text, drafts[at, : first + place]]), logits[at, place])
-                for place in range(logits.shape[1])
+                for place in range(wanted[at])
             ]
-            rows.append(torch.stack(places))
+            rows.append(torch.cat([*(place[None] for place in places), logits[at, wanted[at] :]]))
         return torch.stack(rows)
 
     def _one(self, row: int, ids: Tensor, logits: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ class RowLayer(CacheLayerMixin):
         if isinstance(slots, slice):
             self.keys[:, :, slots], self.values[:, :, slots] = key_states, value_states
         else:
-            rows = self.cache.rows
+            place = self.keys.device  # of this layer: a target may be spread over several
+            rows, slots = self.cache.rows.to(place), slots.to(place)
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
         return self.keys[:, :, :visible], self.values[:, :, :visible]

@@ -18,13 +18,15 @@ class RowDraft:
 
     Args:
         draft: the `DominoModel`. target: whose embedding and LM head are used. rows: R.
-        window: recent tokens of context to keep besides the first few; None keeps all. run: the drafter's forward.
+        device: of the token ids. window: recent tokens of context to keep besides the first few; None keeps all.
+        run: the drafter's forward.
     """
 
-    def __init__(self, draft, target, rows: int, window: int | None = None, run=None):
+    def __init__(self, draft, target, rows: int, device: torch.device, window: int | None = None, run=None):
         self.draft, self.config, self.window = draft, draft.config, window
         self.embedding, self.head = target.get_input_embeddings(), target.get_output_embeddings()
-        self.home, self.dtype = self.embedding.weight.device, target.dtype
+        home = self.embedding.weight.device
+        self.home, self.dtype = device if home.type == "meta" else home, target.dtype
         self.cache = RowCache(self.config.num_hidden_layers, rows, indexed=run is not None)
         self.run = run or draft
         self.waiting: list[tuple[Tensor, list[int]]] = []  # features the context does not hold yet

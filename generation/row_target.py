@@ -15,16 +15,28 @@ class RowTarget:
 
     Args:
         target: the model. layer_ids: whose outputs are the drafter's features. rows: R. capacity: see `RowCache`.
-        chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`.
+        chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`. device: of the token ids.
     """
 
-    def __init__(self, target, layer_ids: list[int], rows: int, capacity: int | None, chunk: int, compiled: bool):
+    def __init__(
+        self,
+        target,
+        layer_ids: list[int],
+        rows: int,
+        capacity: int | None,
+        chunk: int,
+        compiled: bool,
+        device: torch.device,
+    ):
         self.target, self.layer_ids, self.chunk = target, layer_ids, chunk
         self.config = target.config.get_text_config()
         self.entries = feature_entries(layer_ids)
         self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=compiled)
         self.run = compile_forward(target) if compiled else target
-        self.device = target.get_input_embeddings().weight.device
+        home = target.get_input_embeddings().weight.device
+        self.device = (
+            device if home.type == "meta" else home
+        )  # offloaded weights lie on "meta"; their hooks move what they get
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         window = getattr(self.config, "sliding_window", None)
         self.mixed = "sliding_attention" in kinds
@@ -83,10 +95,11 @@ class RowTarget:
             return None
         equal = isinstance(self.cache.slots, slice)
         where = lengths[:1] if equal else lengths  # rows alike share one mask
-        full = self._ready(causal_mask(where, tokens, self.cache.visible))
+        rows = len(lengths)
+        full = self._ready(causal_mask(where, tokens, self.cache.visible)).expand(rows, -1, -1, -1)
         if self.window is None:
             return full
-        sliding = self._ready(causal_mask(where, tokens, self.cache.visible, self.window))
+        sliding = self._ready(causal_mask(where, tokens, self.cache.visible, self.window)).expand(rows, -1, -1, -1)
         return {"full_attention": full, "sliding_attention": sliding} if self.mixed else sliding
 
     def _ready(self, mask: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class Rows:
         self.text = torch.cat([input_ids, input_ids.new_zeros(rows, room)], dim=1)
         self.ends = [width] * rows  # columns of `text` that are said
         self.alive = list(range(rows))
+        self.over: set[int] = set()  # rows that have said their last
         self.statistics = [DraftStatistics() for _ in range(rows)]
         eos = [criterion.eos_token_id for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
         self.eos = set(torch.cat(eos).tolist()) if eos else set()
@@ -74,27 +75,23 @@ class Rows:
     def leave(self) -> list[int]:
         """Rows that have ended leave; returns the places, among those that were living, of those that stay."""
         late = any(bool(torch.as_tensor(clock(self.input_ids, None)).any()) for clock in self.clocks)
-        stay = [] if late else [place for place, row in enumerate(self.alive) if not self._ended(row)]
+        stay = [] if late else [place for place, row in enumerate(self.alive) if row not in self.over]
         self.alive = [self.alive[place] for place in stay]
         return stay
 
     def _until_end(self, row: int, tokens: list[int]) -> int:
         for place, token in enumerate(tokens, 1):
-            if token in self.eos or self._stops(row, self.ends[row] + place):
+            end = self.ends[row] + place
+            if token in self.eos or self._stops(row, end) or end >= self.max_length:
+                self.over.add(row)
                 return place
         return len(tokens)
 
     def _stops(self, row: int, end: int) -> bool:
-        ids = self.text[row : row + 1, :end]
-        return any(bool(torch.as_tensor(criterion(ids, None)).any()) for criterion in self.criteria)
-
-    def _ended(self, row: int) -> bool:
-        end = self.ends[row]
-        if end >= self.max_length:
-            return True
-        if end == self.input_ids.shape[1]:
-            return False
-        return int(self.text[row, end - 1]) in self.eos or self._stops(row, end)
+        """Asks the caller's criteria about one row, as that row of a whole batch: some know it by its number."""
+        ids = self.text[row : row + 1, :end].expand(len(self.ends), -1)
+        answers = (torch.as_tensor(criterion(ids, None)) for criterion in self.criteria)
+        return any(bool(answer if answer.ndim == 0 else answer[row]) for answer in answers)
 
     def output(self, pad: int | None) -> Tensor:
         """All texts [R, longest], padded on the right like plain `generate`'s."""

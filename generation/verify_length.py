@@ -12,13 +12,14 @@ probability of the very token that was sampled would favour likely tokens.
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median_low
 
 BINS = 12
 PRIOR = 6.0  # observations that a bin's first guess counts as
 MEMORY = 0.99  # weight that is left of a bin's observations after the next
 RECENT = 9  # times of which the median counts
 PAUSES = (8, 16, 32, 64)  # plain rounds before drafting is tried again, longer after each failure
+MEASURED = 2  # times of a length that must be known; the very first, of allocations and first calls, does not count
 PATIENCE = 3  # rounds in a row in which drafting does not pay before it pauses: fewer are accidents
 
 
@@ -31,6 +32,7 @@ class Calibration:
         self.tried = [PRIOR] * BINS
 
     def _bin(self, confidence: float) -> int:
+        confidence = confidence if math.isfinite(confidence) else 0.0
         odds = math.log(max(confidence, 1e-6) / max(1 - confidence, 1e-6))
         return min(max(round((odds + 4) / 8 * (BINS - 1)), 0), BINS - 1)
 
@@ -61,19 +63,25 @@ class Costs:
     verify: dict[int, deque] = field(default_factory=dict)
 
     def saw_verify(self, tokens: int, seconds: float) -> None:
-        self.verify.setdefault(tokens, deque(maxlen=RECENT)).append(seconds)
+        if tokens in self.verify:
+            self.verify[tokens].append(seconds)
+        else:
+            self.verify[tokens] = deque(maxlen=RECENT)
+
+    def knows(self, tokens: int) -> bool:
+        return len(self.verify.get(tokens, ())) >= MEASURED
 
     def of_draft(self, drafts: int) -> float:
-        return (median(self.block) if self.block else 0.0) + drafts * (median(self.step) if self.step else 0.0)
+        return (median_low(self.block) if self.block else 0.0) + drafts * (median_low(self.step) if self.step else 0.0)
 
     def of_verify(self, tokens: int) -> float:
         """Between or beyond measured lengths by a straight line; the nearest one's where only one is known."""
-        known = sorted(self.verify)
-        if tokens in self.verify or len(known) == 1:
-            return median(self.verify[tokens if tokens in self.verify else known[0]])
+        known = sorted(n for n, times in self.verify.items() if times)
+        if tokens in known or len(known) == 1:
+            return median_low(self.verify[tokens if tokens in known else known[0]])
         right = next((n for n in known[1:] if n > tokens), known[-1])
         left = max(n for n in known if n < right)
-        a, b = median(self.verify[left]), median(self.verify[right])
+        a, b = median_low(self.verify[left]), median_low(self.verify[right])
         return max(a + (b - a) / (right - left) * (tokens - left), 1e-9)
 
 
@@ -120,21 +128,29 @@ class VerifyLength:
         self.calibration = Calibration()
         self.costs: dict[int, Costs] = {}
         self.pause = self.failures = 0
+        self.trying = False
 
     def at(self, rows: int) -> Costs:
         """The costs at about this many rows; 5, 6, 7 and 8 rows share theirs."""
         return self.costs.setdefault(1 << (rows - 1).bit_length(), Costs())
 
     def unknown(self, rows: int, most: int) -> int | None:
-        """Drafts of a round that is still needed to know what things cost: all, none, half of `most`; None: it is known."""
-        known = self.at(rows).verify
-        return next((n for n in (most, 0, most // 2) if n + 1 not in known), None)
+        """Drafts of a round that is needed to know what things cost: all, none, half of `most`; None: it is known.
+
+        After a pause it is half of them once more, so that old news is not believed for ever.
+        """
+        costs = self.at(rows)
+        wanted = next((n for n in (most, 0, most // 2) if not costs.knows(n + 1)), None)
+        if wanted is None and self.trying:
+            self.trying, wanted = False, most // 2
+        return wanted
 
     def drafts_now(self) -> bool:
         """Whether this round drafts at all; after rounds that did not pay it does not, for a while."""
         if self.pause == 0:
             return True
         self.pause -= 1
+        self.trying = self.pause == 0
         return False
 
     def judge(self, done: Round, rows: int) -> None:

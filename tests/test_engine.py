@@ -1,5 +1,8 @@
 """The engine equals plain `generate`: greedy token for token in float64, ragged, with every option; and refuses what it cannot do."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from corpus import make_tokenizer
@@ -30,7 +33,8 @@ class Oracle(DominoModel):
                 text = torch.cat([rows.prompts[row], rows.text[row, rows.input_ids.shape[1] : rows.ends[row]]])
                 ids = torch.cat([text, drafts[place]])[None]
                 said.append(self.oracle(ids).logits[:, -1].float())
-            own = pick.call.processing(torch.stack(said), rows.texts(), drafts, first=drafts.shape[1])[:, 0]
+            wanted = [int(n > drafts.shape[1]) for n in pick.call.places(drafts, pick.most)]
+            own = pick.call.processing(torch.stack(said), rows.texts(), drafts, wanted, drafts.shape[1])[:, 0]
             right = own.argmax(-1)
             sure = torch.full((len(said), VOCAB), -9.0)
             sure.scatter_(1, ((right + self.offset) % VOCAB)[:, None], 9.0)
@@ -161,7 +165,7 @@ def test_drafts_do_not_depend_on_chunks_batch_or_a_wide_window(target, draft):
 def test_a_narrow_window_sees_the_first_and_the_last_tokens(target, draft):
     """As a drafter that was never told of the middle; the features come in uneven pieces, so the ring goes round twice."""
     features = torch.randn(2, 40, 2 * draft.config.hidden_size, dtype=torch.float64)
-    windowed, anchor = RowDraft(draft, target, 2, window=6), torch.tensor([[5], [7]])
+    windowed, anchor = RowDraft(draft, target, 2, torch.device("cpu"), window=6), torch.tensor([[5], [7]])
     counts = [[13, 9], [1, 4], [5, 5], [0, 7]]
     for place, new in enumerate(counts):
         start = [sum(c[row] for c in counts[:place]) for row in range(2)]
@@ -248,7 +252,12 @@ MISTAKES = [
     ({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidance"),
     ({"accept": "blok"}, "accept must be one of block, leviathan, exact, got 'blok'"),
     ({"verify_length": -1}, "verify_length must be"),
-    ({"draft_window": 0}, "draft_window must be positive"),
+    ({"draft_window": 0}, "draft_window must be a positive"),
+    ({"prefill_chunk": 2.5}, "prefill_chunk must be a positive number of tokens, got 2.5"),
+    ({"verify_length": True}, "verify_length must be"),
+    ({"token_type_ids": torch.zeros(2, 9, dtype=torch.long)}, "token_type_ids"),
+    ({"attention_mask": torch.tensor([[1] * 9, [1] * 8 + [0]])}, "padded on the left"),
+    ({"position_ids": torch.arange(9).expand(2, -1) + 3}, "counts positions itself"),
 ]
 
 
@@ -256,7 +265,7 @@ MISTAKES = [
 def test_refusals(target, draft, options, message):
     ids, mask = ragged(2, 0)
     with pytest.raises(ValueError, match=message):
-        generate(target, draft, ids, attention_mask=mask, max_new_tokens=4, **options)
+        generate(target, draft, ids, **{"attention_mask": mask, "max_new_tokens": 4, **options})
 
 
 def test_refusals_of_streamers_caches_and_targets(target, draft):
@@ -273,3 +282,56 @@ def test_refusals_of_streamers_caches_and_targets(target, draft):
 def test_settings_default_once():
     assert EngineSettings() == EngineSettings("block", "auto", None, 512)
     assert GenerationConfig().num_assistant_tokens in (None, 20)
+
+
+@pytest.mark.slow
+def test_compiled_is_identical():
+    """One program for all lengths: several prompts, batches and lengths of drafts."""
+    target, draft = make_target().float(), make_draft().float()
+    for rows, seed in ((1, 0), (1, 1), (3, 2), (4, 3)):
+        ids, mask = ragged(rows, seed)
+        options = {"attention_mask": mask, "max_new_tokens": 24, "do_sample": False}
+        plain = target.generate(ids, **options)
+        for length in ("auto", 3):
+            assert torch.equal(generate(target, draft, ids, compile=True, verify_length=length, **options), plain)
+            assert not hasattr(target, "_compiled_call_impl") or target._compiled_call_impl is None
+
+
+def test_what_was_learnt_is_kept_apart_and_does_not_keep_models(target):
+    draft = make_draft()
+    ids, _ = ragged(1, 0)
+    generate(target, draft, ids, max_new_tokens=20, do_sample=False, eos_token_id=None)
+    greedy = module.learnt(draft, target, False, False)
+    assert greedy.costs
+    assert not module.learnt(draft, target, True, False).costs
+    assert not module.learnt(draft, target, False, True).costs
+    gone = weakref.ref(draft)
+    del draft
+    gc.collect()
+    assert gone() is None
+
+
+def test_drafts_that_are_no_numbers_do_no_harm(target):
+    draft = make_draft()
+    torch.nn.init.constant_(draft.embed_proj[2].weight, float("nan"))
+    ids, mask = ragged(2, 0)
+    options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False}
+    assert torch.equal(generate(target, draft, ids, **options), target.generate(ids, **options))
+
+
+def test_processors_are_not_asked_beyond_the_end(target):
+    """A grammar has nothing to say after an end token, though drafts may go on behind one."""
+    draft = make_draft(cls=Oracle)
+    object.__setattr__(draft, "oracle", target)
+    ids, mask = ragged(2, 3)
+    eos = list(range(5, 20))
+
+    def grammar(row, text):
+        assert not set(text[ids.shape[1] :].tolist()) & set(eos), "asked beyond the end"
+        return list(range(3, VOCAB - 1))
+
+    options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, "eos_token_id": eos}
+    alone = {"attention_mask": mask[:1], "max_new_tokens": 20, "do_sample": False, "eos_token_id": eos}
+    generate(target, draft, ids, prefix_allowed_tokens_fn=grammar, **options)
+    plain = target.generate(ids[:1], prefix_allowed_tokens_fn=grammar, **alone)
+    assert torch.equal(generate(target, draft, ids[:1], prefix_allowed_tokens_fn=grammar, **alone), plain)

@@ -9,7 +9,8 @@ def costs(block, step, verify):
     found.block.append(block)
     found.step.append(step)
     for tokens, seconds in verify.items():
-        found.saw_verify(tokens, seconds)
+        for time in (1e9, seconds, seconds):  # the first of each length does not count
+            found.saw_verify(tokens, time)
     return found
 
 
@@ -60,16 +61,28 @@ def test_rows_without_room_do_not_count():
     assert not choice.pays([0.9, 0.9])
 
 
+def see(length, rows, tokens, seconds):
+    for _ in range(3):
+        length.at(rows).saw_verify(tokens, seconds)
+
+
+def test_lengths_are_measured_before_they_are_judged():
+    length, asked = VerifyLength(), []
+    while (drafts := length.unknown(3, 8)) is not None:
+        asked.append(drafts)
+        length.at(4).saw_verify(drafts + 1, 1.0)  # 3 and 4 rows share their costs
+    assert asked == [8] * 3 + [0] * 3 + [4] * 3
+    assert length.unknown(5, 8) == 8
+
+
 def test_drafting_that_does_not_pay_pauses_longer_and_longer():
     length = VerifyLength()
-    assert [length.unknown(3, 8), length.at(3).saw_verify(9, 1.0), length.unknown(3, 8)] == [8, None, 0]
-    length.at(3).saw_verify(1, 1.0)
-    assert length.unknown(4, 8) == 4  # 3 and 4 rows share their costs
-    length.at(3).saw_verify(5, 1.0)
-    assert length.unknown(3, 8) is None
+    for tokens in (1, 5, 9):
+        see(length, 3, tokens, 1.0)
     length.at(3).block.append(5.0)  # drafting takes five times what it could save
     for failures in range(1, PATIENCE + len(PAUSES) + 1):
         assert length.drafts_now()
+        assert length.unknown(3, 8) == (4 if failures > PATIENCE else None)  # after a pause it is tried out again
         length.judge(Round(length.calibration, length.at(3), [8] * 3), 3)
         expected = 0 if failures < PATIENCE else PAUSES[min(failures - PATIENCE, len(PAUSES) - 1)]
         assert length.pause == expected
@@ -80,3 +93,7 @@ def test_drafting_that_does_not_pay_pauses_longer_and_longer():
     choice.pays([0.99] * 3)
     length.judge(choice, 3)
     assert length.failures == 0
+
+
+def test_confidence_that_is_no_number_counts_as_none():
+    assert Calibration().chance(float("nan")) == Calibration().chance(0.0)

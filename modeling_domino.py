@@ -243,9 +243,11 @@ class DominoModel(PreTrainedModel):
         context.crop(-block)
         return out.last_hidden_state
 
-    def rollout(self, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed: Callable, pick: Callable):
+    def rollout(
+        self, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed: Callable, pick: Callable, pool: int = 0
+    ):
         """The head walks the block: see `generation/rollout.py`."""
-        return rollout(self, hidden, base_logits, anchor_ids, embed, pick)
+        return rollout(self, hidden, base_logits, anchor_ids, embed, pick, pool)
 
     def make_candidate_generator(
         self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
@@ -301,13 +303,14 @@ class DominoModel(PreTrainedModel):
         draft_window=None,
         prefill_chunk=None,
         compile=None,
+        candidate_pool=None,
         **kwargs,
     ):
         """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
 
             target.generate(**batch, custom_generate=draft.decode_rows)
 
-        `accept`, `verify_length`, `draft_window`, `prefill_chunk` and `compile` are the fields of `EngineSettings`.
+        `accept`, `verify_length`, `draft_window`, `prefill_chunk`, `compile` and `candidate_pool` are the fields of `EngineSettings`.
         """
         given = {
             "accept": accept,
@@ -315,6 +318,7 @@ class DominoModel(PreTrainedModel):
             "draft_window": draft_window,
             "prefill_chunk": prefill_chunk,
             "compile": compile,
+            "candidate_pool": candidate_pool,
         }
         settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
         return Engine(model, self, settings).decode(

@@ -105,12 +105,15 @@ class Watch:
 
     def _hooks(self, module, stage: str, note=None) -> list:
         def before(module, args, kwargs):
+            if torch.compiler.is_compiling():  # a part of a compiled whole, which a hook would break in two
+                return
             if note is not None:
                 note(args, kwargs)
             self._push(stage)
 
         def after(module, args, kwargs, output):
-            self._pop()
+            if not torch.compiler.is_compiling():
+                self._pop()
 
         return [
             module.register_forward_pre_hook(before, with_kwargs=True),

@@ -38,6 +38,7 @@ class EngineSettings:
         verify_length: drafts of a round, or "auto" for what pays (`verify_length.py`); `num_assistant_tokens` bounds either.
         draft_window: recent tokens the drafter's context keeps besides the first four; None keeps all.
         prefill_chunk: tokens of a prompt read at a time.
+        candidate_pool: tokens that corrected drafts come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
         compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
     """
 
@@ -46,12 +47,15 @@ class EngineSettings:
     draft_window: int | None = None
     prefill_chunk: int = 512
     compile: bool = False
+    candidate_pool: int = 1024
 
     def __post_init__(self):
         if self.accept not in RULES:
             raise ValueError(f"accept must be one of {', '.join(RULES)}, got {self.accept!r}.")
         if self.verify_length != "auto" and not _whole(self.verify_length, 0):
             raise ValueError(f'verify_length must be "auto" or a number of drafts, got {self.verify_length!r}.')
+        if not _whole(self.candidate_pool, 0):
+            raise ValueError(f"candidate_pool must be a number of tokens, or 0 for all, got {self.candidate_pool!r}.")
         if not _whole(self.prefill_chunk, 1):
             raise ValueError(f"prefill_chunk must be a positive number of tokens, got {self.prefill_chunk!r}.")
         if self.draft_window is not None and not _whole(self.draft_window, 1):
@@ -227,7 +231,7 @@ class Call:
             return anchors[:, :0], None, []
         picker = Picker(self, most, adaptive)
         began = time.perf_counter()
-        drafts, q = self.draft.draft_block(anchors, wanted, picker)
+        drafts, q = self.draft.draft_block(anchors, wanted, picker, self.settings.candidate_pool)
         if self.timed:
             picker.note(began, time.perf_counter())
         if picker.round is not None:
@@ -281,6 +285,10 @@ class Picker:
         top = (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
         if self.round is not None and not self.round.pays(top.tolist()):
             return None
+        if (
+            call.samples
+        ):  # processors may forbid the whole pool, or the drafter overflow: any q will do, so long as it is one
+            logits = torch.where(top.isnan()[:, None], 0.0, logits)
         self.tops.append(top)
         return call.pick(logits), logits
 

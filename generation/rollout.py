@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .. kernels.reference import correction, gru_step, split_w1  # fmt: skip  # isort: skip
+from .. kernels.reference import candidate_pool, correction, gru_step, pooled_correction, split_w1  # fmt: skip  # isort: skip
 
 
 def rollout(
@@ -15,6 +15,7 @@ def rollout(
     anchor_ids: Tensor,
     embed: Callable[[Tensor], Tensor],
     pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None],
+    pool: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Draft n tokens from n slots.
 
@@ -31,6 +32,8 @@ def rollout(
         embed: token ids [batch, 1] -> target embeddings [batch, 1, hidden] on the draft's device.
         pick: (logits [batch, vocab], drafts so far [batch, i-1]) -> (token [batch, 1], logits q [batch, vocab]), or None to
             end the block before this draft.
+        pool: corrected drafts come from this many tokens only, the likeliest of the block by base logits; 0 is all. Other tokens
+            have logit -inf, so q stays a distribution that the accept rules can be exact about.
 
     Returns:
         drafts [batch, m] and the logits they were picked from [batch, m, vocab], m <= n.
@@ -38,6 +41,11 @@ def rollout(
     gru, w2 = draft.prefix_gru, draft.embed_proj[2].weight
     w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
     z = torch.nn.functional.linear(hidden, w_z)
+
+    ids = None
+    if 0 < pool < base_logits.shape[-1] and hidden.shape[1] > draft.config.pure_draft_prefix_len:
+        ids = candidate_pool(base_logits, pool)
+        w2, pooled_base = w2[ids.to(w2.device)], base_logits.gather(2, ids[:, None].expand(-1, hidden.shape[1], -1))
 
     state = hidden.new_zeros(hidden.shape[0], gru.hidden_size)
     drafts, picked_from = anchor_ids[:, :0], []
@@ -47,8 +55,11 @@ def rollout(
         if has_head:
             state = gru_step(embed(token)[:, 0], state, gru.weight_ih_l0, gru.weight_hh_l0)
         logits = base_logits[:, i]
-        if i >= draft.config.pure_draft_prefix_len:
+        if i >= draft.config.pure_draft_prefix_len and ids is None:
             logits = logits + correction(z[:, i], state, w_s, w2).to(logits)
+        elif i >= draft.config.pure_draft_prefix_len:
+            kept = pooled_base[:, i] + pooled_correction(z[:, i], state, w_s, w2).to(logits)
+            logits = torch.full_like(logits, -float("inf")).scatter_(1, ids, kept)
         picked = pick(logits, drafts)
         if picked is None:
             break

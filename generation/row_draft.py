@@ -49,11 +49,11 @@ class RowDraft:
         at = torch.tensor(rows, device=self.draft.device)
         self.waiting = [(features[at], [counts[row] for row in rows]) for features, counts in self.waiting]
 
-    def draft_block(self, anchors: Tensor, count: int, pick: Callable) -> tuple[Tensor, Tensor]:
+    def draft_block(self, anchors: Tensor, count: int, pick: Callable, pool: int = 0) -> tuple[Tensor, Tensor]:
         """Draft `count` tokens a row.
 
         Args:
-            anchors: [R, 1]. pick: see `rollout`.
+            anchors: [R, 1]. pick, pool: see `rollout`.
 
         Returns:
             drafts [R, count] and the logits they were picked from [R, count, V].
@@ -63,7 +63,7 @@ class RowDraft:
         hidden = hidden[:, self.config.first_slot : self.config.first_slot + count]
         base = self.head(hidden.to(self.home, self.dtype)).to(anchors.device)
         base = base.to(torch.promote_types(base.dtype, torch.float32))
-        return self.draft.rollout(hidden, base, anchors, self.embed, pick)
+        return self.draft.rollout(hidden, base, anchors, self.embed, pick, pool)
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.embedding(ids.to(self.home)).to(self.draft.device, self.draft.dtype)

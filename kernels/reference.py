@@ -42,3 +42,21 @@ def correction(z: Tensor, state: Tensor, w_s: Tensor, w2: Tensor) -> Tensor:
         [batch, vocab].
     """
     return F.linear(F.silu(z + F.linear(state, w_s)), w2)
+
+
+def candidate_pool(base_logits: Tensor, size: int) -> Tensor:
+    """The tokens a block's correction is computed for: the likeliest by base logits, over all its slots.
+
+    Args:
+        base_logits: [batch, n, vocab].
+
+    Returns:
+        [batch, size], ids.
+    """
+    return base_logits.amax(dim=1).topk(size, dim=-1, sorted=False).indices
+
+
+def pooled_correction(z: Tensor, state: Tensor, w_s: Tensor, w2_rows: Tensor) -> Tensor:
+    """`correction` for a pool: w2_rows [batch, size, rank] are the pool's rows of W2. Returns [batch, size]."""
+    code = F.silu(z + F.linear(state, w_s))
+    return torch.bmm(w2_rows, code[..., None])[..., 0]

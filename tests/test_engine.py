@@ -24,7 +24,7 @@ class Oracle(DominoModel):
 
     offset, oracle = 0, None
 
-    def rollout(self, hidden, base, anchors, embed, pick):
+    def rollout(self, hidden, base, anchors, embed, pick, pool):
         rows, drafts = pick.call.rows, anchors[:, :0]
         logits = []
         for _ in range(hidden.shape[1]):
@@ -79,7 +79,11 @@ OPTIONS = st.fixed_dictionaries(
 )
 ENGINE = st.fixed_dictionaries(
     {"verify_length": st.sampled_from(["auto", 0, 1, 3, 4])},
-    optional={"prefill_chunk": st.integers(1, 9), "draft_window": st.integers(1, 12)},
+    optional={
+        "prefill_chunk": st.integers(1, 9),
+        "draft_window": st.integers(1, 12),
+        "candidate_pool": st.sampled_from([0, 1, 5, 60]),
+    },
 )
 
 
@@ -317,6 +321,14 @@ def test_drafts_that_are_no_numbers_do_no_harm(target):
     ids, mask = ragged(2, 0)
     options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False}
     assert torch.equal(generate(target, draft, ids, **options), target.generate(ids, **options))
+    assert generate(target, draft, ids, attention_mask=mask, max_new_tokens=20, do_sample=True).shape[0] == 2
+
+
+def test_a_pool_without_an_allowed_token_does_no_harm(target):
+    draft, (ids, mask) = make_draft(), ragged(2, 0)
+    options = {"attention_mask": mask, "max_new_tokens": 20, "candidate_pool": 2, "suppress_tokens": list(range(5, 40))}
+    out = generate(target, draft, ids, do_sample=True, **options)
+    assert not set(out[:, ids.shape[1] :].flatten().tolist()) & set(range(5, 40))
 
 
 def test_processors_are_not_asked_beyond_the_end(target):

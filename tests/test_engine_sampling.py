@@ -95,6 +95,12 @@ def test_joint_distribution(pair, rule):
         assert 0 < sum(accepted) < sum(n for row in pair[1].row_statistics for n in row.drafted)
 
 
+def test_drafts_from_a_pool(pair):
+    """q is -inf outside of the pool, p is not."""
+    torch.manual_seed(0)
+    assert max(distances(pair, 2000, 15, candidate_pool=3, verify_length=3)) < 1
+
+
 def test_processors_that_read_the_text(pair):
     """Fewer samples, since each row is processed by itself."""
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/dispatch import *
     from .generation/engine import *
     from .generation/features import *
+    from .generation/packed import *
     from .generation/processing import *
     from .generation/rollout import *
     from .generation/row_cache import *
@@ -304,13 +305,15 @@ class DominoModel(PreTrainedModel):
         prefill_chunk=None,
         compile=None,
         candidate_pool=None,
+        pack=None,
         **kwargs,
     ):
         """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
 
             target.generate(**batch, custom_generate=draft.decode_rows)
 
-        `accept`, `verify_length`, `draft_window`, `prefill_chunk`, `compile` and `candidate_pool` are the fields of `EngineSettings`.
+        `accept`, `verify_length`, `draft_window`, `prefill_chunk`, `compile`, `candidate_pool` and `pack` are the fields of
+        `EngineSettings`.
         """
         given = {
             "accept": accept,
@@ -319,6 +322,7 @@ class DominoModel(PreTrainedModel):
             "prefill_chunk": prefill_chunk,
             "compile": compile,
             "candidate_pool": candidate_pool,
+            "pack": pack,
         }
         settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
         return Engine(model, self, settings).decode(

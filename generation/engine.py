@@ -17,6 +17,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 
 from . accept import RULES, greedy  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
+from . packed import packed_view  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . row_draft import RowDraft  # fmt: skip  # isort: skip
 from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
@@ -40,6 +41,8 @@ class EngineSettings:
         prefill_chunk: tokens of a prompt read at a time.
         candidate_pool: tokens that corrected drafts come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
         compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
+        pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed.py`), which takes the
+            memory of the weights again and is left out where a quarter of the free memory does not hold that.
     """
 
     accept: str = "block"
@@ -48,6 +51,7 @@ class EngineSettings:
     prefill_chunk: int = 512
     compile: bool = False
     candidate_pool: int = 1024
+    pack: bool = True
 
     def __post_init__(self):
         if self.accept not in RULES:
@@ -66,10 +70,10 @@ class EngineSettings:
 _learnt: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def learnt(draft, target, samples: bool, compiled: bool) -> VerifyLength:
+def learnt(draft, target, *kind) -> VerifyLength:
     """What earlier calls of this kind with these models learnt of speed and acceptance."""
     kinds = _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {})
-    return kinds.setdefault((samples, compiled, torch.get_num_threads()), VerifyLength())
+    return kinds.setdefault((kind, torch.get_num_threads()), VerifyLength())
 
 
 class Engine:
@@ -146,7 +150,7 @@ class Call:
     def __init__(self, engine: Engine, rows: Rows, processing: Processing, generation_config):
         self.rows, self.processing, self.settings = rows, processing, engine.settings
         self.samples = bool(generation_config.do_sample)
-        self.length = learnt(engine.draft, engine.target, self.samples, self.settings.compile)
+        self.length = learnt(engine.draft, engine.target, self.samples, self.settings.compile, self.settings.pack)
         limit = generation_config.num_assistant_tokens
         most = engine.draft.config.num_drafts
         self.max_drafts = most if limit is None else min(most, limit)
@@ -157,9 +161,11 @@ class Call:
         static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
         compiled, window = self.settings.compile, self.settings.draft_window
         device = rows.input_ids.device
-        self.target = RowTarget(engine.target, layers, count, static, chunk, compiled, device)
-        run = compile_forward(engine.draft) if compiled else None
-        self.draft = RowDraft(engine.draft, engine.target, count, device, window, run)
+        target, draft = engine.target, engine.draft
+        if self.settings.pack and not compiled:  # the compiler packs by itself
+            target, draft = packed_view(target), packed_view(draft)
+        self.target = RowTarget(target, layers, count, static, chunk, compiled, device)
+        self.draft = RowDraft(draft, target, count, device, window, compile_forward(draft) if compiled else None)
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu"
 

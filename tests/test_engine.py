@@ -305,10 +305,10 @@ def test_what_was_learnt_is_kept_apart_and_does_not_keep_models(target):
     draft = make_draft()
     ids, _ = ragged(1, 0)
     generate(target, draft, ids, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    greedy = module.learnt(draft, target, False, False)
+    greedy = module.learnt(draft, target, False, False, True)
     assert greedy.costs
-    assert not module.learnt(draft, target, True, False).costs
-    assert not module.learnt(draft, target, False, True).costs
+    assert not module.learnt(draft, target, True, False, True).costs
+    assert not module.learnt(draft, target, False, True, True).costs
     gone = weakref.ref(draft)
     del draft
     gc.collect()

@@ -1,0 +1,112 @@
+"""Packed weights: the same numbers but for rounding, always those of the model, and the model stays as it was."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from domino import generate
+from domino.evaluation.losslessness import first_gap
+from domino.generation import packed
+from domino.generation.packed import PackedLinear, packed_view
+from tiny import FAMILIES, VOCAB, make_draft, make_target
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a torch built with oneDNN")
+
+
+@pytest.fixture(scope="module")
+def target():
+    return make_target().to(torch.bfloat16)
+
+
+def close(a, b):
+    """Within four roundings of bfloat16 at the size of the largest value."""
+    assert (a.float() - b.float()).abs().max() <= 4 * 2**-8 * b.float().abs().max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_same_numbers_but_for_rounding(family):
+    model = make_target(family, attention_bias=True).to(torch.bfloat16)
+    ids = torch.randint(3, VOCAB, (2, 7))
+    view = packed_view(model)
+    assert sum(isinstance(m, PackedLinear) for m in view.modules()) > 10
+    close(view(ids).logits, model(ids).logits)
+
+
+@torch.no_grad()
+def test_a_changed_weight_is_packed_anew(target):
+    """Also where torch's own counter of changes does not see it, as when adapters are merged."""
+    model, ids = make_target(seed=3).to(torch.bfloat16), torch.randint(3, VOCAB, (1, 7))
+    before = packed_view(model)(ids).logits
+    weight = model.model.layers[1].mlp.down_proj.weight
+    counted = weight._version
+    weight.data += 0.5
+    assert weight._version == counted
+    close(packed_view(model)(ids).logits, model(ids).logits)
+    assert not torch.equal(packed_view(model)(ids).logits, before)
+
+
+@torch.no_grad()
+def test_packed_once(target, monkeypatch):
+    first = packed_view(target).lm_head.packed
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    assert packed_view(target).lm_head.packed is first
+
+
+def test_the_model_stays_as_it_is(target):
+    draft, ids = make_draft().to(torch.bfloat16), torch.randint(3, VOCAB, (2, 7))
+    kinds = [type(m) for m in target.modules()]
+    plain = target.generate(ids, max_new_tokens=8, do_sample=False)
+    hooks = [len(m._forward_hooks) for m in target.modules()]
+    for _ in range(2):
+        generate(target, draft, ids, max_new_tokens=8, do_sample=False)
+    assert [len(m._forward_hooks) for m in target.modules()] == hooks
+    assert [type(m) for m in target.modules()] == kinds
+    assert torch.equal(target.generate(ids, max_new_tokens=8, do_sample=False), plain)
+    assert "packed" not in "".join(target.state_dict())
+
+
+def test_hooks_still_hear(target):
+    heard = []
+    handle = target.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: heard.append(1))
+    with torch.no_grad():
+        packed_view(target)(torch.tensor([[3, 4]]))
+    handle.remove()
+    assert heard
+
+
+class Adapted(torch.nn.Linear):
+    """Stands for layers that compute something else, such as adapters and quantised ones."""
+
+
+def test_what_is_left_alone(target, monkeypatch):
+    double = make_target()
+    assert packed_view(double) is double
+    model = torch.nn.Sequential(Adapted(32, 32), torch.nn.Linear(32, 32)).to(torch.bfloat16)
+    view = packed_view(model)
+    assert type(view[0]) is Adapted
+    assert isinstance(view[1], PackedLinear)
+    fresh = make_target(seed=5).to(torch.bfloat16)
+    monkeypatch.setattr(packed, "LARGEST_SHARE", 0.0)
+    assert packed_view(fresh) is fresh
+
+
+def test_no_model_is_kept():
+    model = make_target(seed=4).to(torch.bfloat16)
+    packed_view(model)
+    gone = weakref.ref(model.lm_head)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_greedy_text_differs_at_ties_only(rows):
+    target, draft = make_target(seed=7).to(torch.bfloat16), make_draft().to(torch.bfloat16)
+    ids = torch.randint(3, VOCAB, (rows, 9), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    plain, ours = target.generate(ids, **options), generate(target, draft, ids, **options)
+    for row in range(rows):
+        if not torch.equal(plain[row], ours[row]):
+            assert first_gap(target, plain[row : row + 1], ours[row : row + 1]) <= 2 * 2**-8 * 8  # two roundings of logits up to 8

@@ -8,6 +8,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/dispatch import *
     from .generation/engine import *
     from .generation/features import *
+    from .generation/few_queries import *
     from .generation/packed import *
     from .generation/processing import *
     from .generation/rollout import *
@@ -17,6 +18,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/rows import *
     from .generation/statistics import *
     from .generation/verify_length import *
+    from .generation/view import *
     from .custom_generate/generate import *
     from .kernels/reference import *
 """

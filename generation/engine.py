@@ -17,13 +17,13 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 
 from . accept import RULES, greedy  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
-from . packed import packed_view  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . row_draft import RowDraft  # fmt: skip  # isort: skip
 from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
 from . rows import Rows  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 from . verify_length import Round, VerifyLength  # fmt: skip  # isort: skip
+from . view import decoding_view  # fmt: skip  # isort: skip
 
 
 def _whole(value, least: int) -> bool:
@@ -161,9 +161,8 @@ class Call:
         static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
         compiled, window = self.settings.compile, self.settings.draft_window
         device = rows.input_ids.device
-        target, draft = engine.target, engine.draft
-        if self.settings.pack and not compiled:  # the compiler packs by itself
-            target, draft = packed_view(target), packed_view(draft)
+        packs = self.settings.pack and not compiled  # the compiler packs by itself
+        target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
         self.target = RowTarget(target, layers, count, static, chunk, compiled, device)
         self.draft = RowDraft(draft, target, count, device, window, compile_forward(draft) if compiled else None)
         # Times are only the work's own where the host waits for it.

@@ -1,11 +1,9 @@
-"""A view of a model whose linear layers are packed once for a CPU's matrix units.
+"""Linear layers whose weight is packed once for a CPU's matrix units.
 
 A round reads every weight for a handful of tokens. oneDNN rearranges a weight on each call unless it was given already arranged
-("packed"), which for SmolLM2 in bfloat16 is half of the time of its linear layers. The view shares all but those layers with the
-model, which stays as it is; it costs the memory of the packed weights.
+("packed"), which for SmolLM2 in bfloat16 is half of the time of its linear layers. It costs the memory of the weights again.
 """
 
-import copy
 import os
 from weakref import WeakKeyDictionary
 
@@ -13,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 LARGEST_SHARE = 0.25  # of the memory that is free
-HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")  # fmt: skip
 
 # Linear layer -> (fingerprint of the weight it was packed from, packed weight).
 _packed: WeakKeyDictionary = WeakKeyDictionary()
@@ -28,53 +25,37 @@ class PackedLinear(nn.Linear):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
-def packed_view(model: nn.Module) -> nn.Module:
-    """The model with packed linear layers, or itself where nothing can be or is worth being packed.
-
-    Only plain `nn.Linear` in bfloat16 on a CPU; everything else is shared, hooks included. A weight that was changed since it was
-    packed, by whatever means, is packed anew: all its bytes are summed on each call (10 ms for SmolLM2).
-    """
-    found = [module for module in model.modules() if _can_pack(module)]
-    if not found or not torch.backends.mkldnn.is_available() or not _fits(found):
-        return model
-    return _view(model, {})
-
-
-def _can_pack(module: nn.Module) -> bool:
-    if type(module) is not nn.Linear or "forward" in module.__dict__:  # others, and those accelerate loads on demand
+def can_pack(module: nn.Module) -> bool:
+    """Plain `nn.Linear` in bfloat16 on a CPU, but not those that accelerate loads on demand."""
+    if type(module) is not nn.Linear or "forward" in module.__dict__:
         return False
     weight = module.weight
     return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.is_contiguous()
 
 
-def _fits(found) -> bool:
-    new = {m.weight.data_ptr(): m.weight.nbytes for m in found if m not in _packed}
-    return sum(new.values()) <= LARGEST_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def worth_packing(model: nn.Module) -> bool:
+    """Whether this torch can pack, there is something to pack and memory for it."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    found = [module for module in model.modules() if can_pack(module)]
+    new = {module.weight.data_ptr(): module.weight.nbytes for module in found if module not in _packed}
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return bool(found) and sum(new.values()) <= LARGEST_SHARE * free
 
 
-def _fingerprint(weight: Tensor) -> tuple:
-    flat = weight.detach().view(-1)
-    whole = flat[: flat.numel() // 4 * 4].view(torch.int64).sum()
-    return tuple(weight.shape), whole.item(), tuple(flat[flat.numel() // 4 * 4 :].tolist())
-
-
-def _view(module: nn.Module, seen: dict) -> nn.Module:
-    if module in seen:
-        return seen[module]
-    view = object.__new__(PackedLinear if _can_pack(module) else type(module))
-    # Hooks are copied, so that what is hung on the view, as transformers does to collect hidden states, leaves the model alone.
-    view.__dict__ = {name: copy.copy(value) if name in HOOKS else value for name, value in module.__dict__.items()}
-    view._modules = {name: child if child is None else _view(child, seen) for name, child in module._modules.items()}
-    if isinstance(view, PackedLinear):
-        view.packed = _pack(module)
-    seen[module] = view
-    return view
-
-
-def _pack(module: nn.Linear) -> Tensor:
+def pack(module: nn.Linear) -> Tensor:
+    """The packed weight [out, in], anew where the weight was changed since, by whatever means."""
     mark = _fingerprint(module.weight)
     known = _packed.get(module)
     if known is None or known[0] != mark:
         known = mark, torch.ops.mkldnn._reorder_linear_weight(module.weight.detach())
         _packed[module] = known
     return known[1]
+
+
+def _fingerprint(weight: Tensor) -> tuple:
+    """torch's own counter misses changes through `.data`, as when adapters are merged, so all bytes are summed: 10 ms for SmolLM2."""
+    flat = weight.detach().view(-1)
+    whole = flat.numel() // 4 * 4  # four bfloat16 are one int64
+    counted = 0 if weight.is_inference() else weight._version
+    return weight.data_ptr(), counted, flat[:whole].view(torch.int64).sum().item(), tuple(flat[whole:].tolist())

@@ -1,8 +1,5 @@
 """The target's side of the engine: prefill and verify over rows of different lengths."""
 
-import contextlib
-import os
-
 import torch
 from torch import Tensor
 
@@ -76,16 +73,15 @@ class RowTarget:
     def _forward(self, run, ids: Tensor, logits_to_keep) -> tuple[Tensor, Tensor]:
         lengths = torch.tensor(self.cache.lengths, device=self.device)
         self.cache.place(ids.shape[1], self.device)
-        with _grouped_queries(self.device):
-            out = run(
-                input_ids=ids,
-                attention_mask=self._masks(lengths, ids.shape[1]),
-                position_ids=lengths[:, None] + torch.arange(ids.shape[1], device=self.device),
-                past_key_values=self.cache,
-                use_cache=True,
-                output_hidden_states=self.entries,
-                logits_to_keep=logits_to_keep,
-            )
+        out = run(
+            input_ids=ids,
+            attention_mask=self._masks(lengths, ids.shape[1]),
+            position_ids=lengths[:, None] + torch.arange(ids.shape[1], device=self.device),
+            past_key_values=self.cache,
+            use_cache=True,
+            output_hidden_states=self.entries,
+            logits_to_keep=logits_to_keep,
+        )
         states = feature_states(out.hidden_states, self.layer_ids, self.config.num_hidden_layers)
         return out.logits, torch.cat([state.to(states[0].device) for state in states], dim=-1)
 
@@ -108,21 +104,6 @@ class RowTarget:
         return torch.zeros(mask.shape, dtype=self.target.dtype, device=mask.device).masked_fill_(
             ~mask, torch.finfo(self.target.dtype).min
         )
-
-
-@contextlib.contextmanager
-def _grouped_queries(device: torch.device):
-    """On a CPU, let attention read grouped keys as they are; transformers copies them for every head wherever there is a mask,
-    which at 1,000 tokens takes four times as long as the attention itself."""
-    name = "TRANSFORMERS_SDPA_FORCE_GQA"
-    if device.type != "cpu" or name in os.environ:
-        yield
-        return
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
 
 
 def compile_forward(model):

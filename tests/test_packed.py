@@ -8,7 +8,8 @@ import torch
 from domino import generate
 from domino.evaluation.losslessness import first_gap
 from domino.generation import packed
-from domino.generation.packed import PackedLinear, packed_view
+from domino.generation.packed import PackedLinear, worth_packing
+from domino.generation.view import decoding_view
 from tiny import FAMILIES, VOCAB, make_draft, make_target
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a torch built with oneDNN")
@@ -17,6 +18,10 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 @pytest.fixture(scope="module")
 def target():
     return make_target().to(torch.bfloat16)
+
+
+def packed_view(model):
+    return decoding_view(model, worth_packing(model))
 
 
 def close(a, b):
@@ -81,15 +86,16 @@ class Adapted(torch.nn.Linear):
 
 
 def test_what_is_left_alone(target, monkeypatch):
-    double = make_target()
-    assert packed_view(double) is double
-    model = torch.nn.Sequential(Adapted(32, 32), torch.nn.Linear(32, 32)).to(torch.bfloat16)
-    view = packed_view(model)
-    assert type(view[0]) is Adapted
-    assert isinstance(view[1], PackedLinear)
-    fresh = make_target(seed=5).to(torch.bfloat16)
+    assert not worth_packing(make_target())  # float64
+    model = make_target(seed=5).to(torch.bfloat16)
+    model.model.layers[0].mlp.up_proj = Adapted(32, 64, bias=False).to(torch.bfloat16)
+    mlp = packed_view(model).model.layers[0].mlp
+    assert type(mlp.up_proj) is Adapted
+    assert isinstance(mlp.gate_proj, PackedLinear)
     monkeypatch.setattr(packed, "LARGEST_SHARE", 0.0)
-    assert packed_view(fresh) is fresh
+    fresh = make_target(seed=6).to(torch.bfloat16)
+    assert not worth_packing(fresh)
+    assert worth_packing(model)  # packed already
 
 
 def test_no_model_is_kept():

@@ -1,0 +1,46 @@
+"""Attention of a few queries over grouped keys on a CPU, registered with transformers as an attention implementation.
+
+transformers copies keys and values for every query head wherever there are several queries and a mask. Here the g query heads that
+share a key head become g times as many queries of it, so nothing is copied and the CPU's kernel has more rows to work on.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "domino_few_queries"
+FEW = 32  # queries; beyond, as when a prompt is read, copying is cheap beside the attention itself
+
+
+def few_queries(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs):
+    """As transformers' `sdpa_attention_forward`, to which all but the case at hand is left.
+
+    Args:
+        query: [R, H, n, d]. key, value: [R, G, L, d]. attention_mask: [R or 1, 1, n, L], True where a query may look.
+
+    Returns:
+        [R, n, H, d] and None.
+
+    Worked example: H = 9, G = 3, n = 2: query heads 0, 1, 2 share key head 0 and become its six queries, head by head:
+    (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), so the mask's two rows are repeated three times.
+    """
+    rows, heads, n, width = query.shape
+    groups = heads // key.shape[1]
+    plain = attention_mask is None or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None
+    if plain or groups == 1 or n > FEW or kwargs.get("softcap") is not None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    out = F.scaled_dot_product_attention(
+        query.reshape(rows, -1, groups * n, width),
+        key,
+        value,
+        attn_mask=attention_mask.repeat(1, 1, groups, 1),
+        scale=kwargs.get("scaling"),
+        dropout_p=kwargs.get("dropout", 0.0),
+    )
+    return out.reshape(rows, heads, n, -1).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, few_queries)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -89,7 +89,7 @@ def main() -> None:
             plain, ours = (median(getattr(b, name) for b in found) for name in ("plain", "engine"))
             speedup = median(b.engine / b.plain for b in found)
             same = f"{sum(b.same for b in found)}/{sum(b.rows for b in found)}"
-            print(f"| {task} | {rows} | {plain:.1f} | {ours:.1f} | {speedup:.2f}× | {same} |", flush=True)
+            tqdm.write(f"| {task} | {rows} | {plain:.1f} | {ours:.1f} | {speedup:.2f}× | {same} |")
 
 
 if __name__ == "__main__":

@@ -29,11 +29,12 @@ class RowDraft:
         self.home, self.dtype = device if home.type == "meta" else home, target.dtype
         self.cache = RowCache(self.config.num_hidden_layers, rows, indexed=run is not None)
         self.run = run or draft
+        self.device, self.own_dtype = draft.device, draft.dtype  # asked of a model they are looked for among its parameters
         self.waiting: list[tuple[Tensor, list[int]]] = []  # features the context does not hold yet
 
     def add(self, features: Tensor, counts: list[int]) -> None:
         """Verified tokens: features [R, c, F * hidden], of which each row's first `counts` are true."""
-        self.waiting.append((features.to(self.draft.device, self.draft.dtype), counts))
+        self.waiting.append((features.to(self.device, self.own_dtype), counts))
 
     def read(self, features: Tensor, counts: list[int]) -> None:
         """Put features into the context at once, a prompt's chunk."""
@@ -46,7 +47,7 @@ class RowDraft:
     def keep(self, rows: list[int]) -> None:
         """The other rows leave the batch."""
         self.cache.keep(rows)
-        at = torch.tensor(rows, device=self.draft.device)
+        at = torch.tensor(rows, device=self.device)
         self.waiting = [(features[at], [counts[row] for row in rows]) for features, counts in self.waiting]
 
     def draft_block(self, anchors: Tensor, count: int, pick: Callable, pool: int = 0) -> tuple[Tensor, Tensor]:
@@ -66,7 +67,7 @@ class RowDraft:
         return self.draft.rollout(hidden, base, anchors, self.embed, pick, pool)
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.embedding(ids.to(self.home)).to(self.draft.device, self.draft.dtype)
+        return self.embedding(ids.to(self.home)).to(self.device, self.own_dtype)
 
     def _take(self) -> tuple[Tensor, list[int]]:
         """All waiting features, each row's in one piece."""
@@ -94,7 +95,7 @@ class RowDraft:
 
     def _place(self, counts: list[int], columns: int, width: int) -> tuple[Tensor, Tensor | None]:
         """Say where c columns and a block of `width` go; returns their positions [R, c + B] and the slots seen [R, L] or None, all."""
-        device = self.draft.device
+        device = self.device
         before = torch.tensor(self.cache.lengths, device=device)[:, None]
         new = torch.tensor(counts, device=device)[:, None]
         column, place = torch.arange(columns, device=device), torch.arange(width, device=device)
@@ -130,5 +131,5 @@ class RowDraft:
         mask = seen[:, None, None].expand(-1, 1, width, -1)
         if self.config._attn_implementation != "eager":
             return mask
-        dtype = self.draft.dtype
+        dtype = self.own_dtype
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

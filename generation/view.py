@@ -5,6 +5,7 @@ keys as they are (`few_queries.py`). The model itself stays as it is.
 """
 
 import copy
+from collections import OrderedDict
 
 from torch import nn
 
@@ -37,8 +38,9 @@ def _view(module: nn.Module, packs: bool, seen: dict) -> nn.Module:
     packed = packs and can_pack(module)
     view = object.__new__(PackedLinear if packed else type(module))
     # Hooks are copied, so that what is hung on the view, as transformers does to collect hidden states, leaves the model alone.
-    view.__dict__ = {name: copy.copy(value) if name in HOOKS else value for name, value in module.__dict__.items()}
-    view._modules = {
+    view.__dict__.update(module.__dict__)
+    view.__dict__.update((hooks, OrderedDict(module.__dict__[hooks])) for hooks in HOOKS)
+    view.__dict__["_modules"] = {
         name: child if child is None else _view(child, packs, seen) for name, child in module._modules.items()
     }
     if packed:

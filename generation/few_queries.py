@@ -32,7 +32,7 @@ def few_queries(module, query: Tensor, key: Tensor, value: Tensor, attention_mas
     if plain or groups == 1 or n > FEW or kwargs.get("softcap") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     out = F.scaled_dot_product_attention(
-        query.reshape(rows, -1, groups * n, width),
+        query.reshape(rows, key.shape[1], groups * n, width),
         key,
         value,
         attn_mask=attention_mask.repeat(1, 1, groups, 1),

@@ -34,7 +34,7 @@ class RowDraft:
 
     def add(self, features: Tensor, counts: list[int]) -> None:
         """Verified tokens: features [R, c, F * hidden], of which each row's first `counts` are true."""
-        self.waiting.append((features.to(self.device, self.own_dtype), counts))
+        self.waiting.append((features.to(self.device, self.own_dtype).contiguous(), counts))
 
     def read(self, features: Tensor, counts: list[int]) -> None:
         """Put features into the context at once, a prompt's chunk."""

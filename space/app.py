@@ -1,0 +1,42 @@
+"""Starts the Space: `app_file` of the Hub, and `domino space`.
+
+Imports are absolute, so that this file also runs as a script beside the package.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before torch and Gradio read them: threads that wait by spinning starve each other, and nothing is sent anywhere.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+from domino.space.page import build, look
+from domino.space.pairs import DTYPE, Shelf, first_pair
+from domino.space.zero import ON_ZERO  # first: it imports `spaces`, which must come before torch
+
+
+def serve(
+    target: str | None = None,
+    drafter: str | None = None,
+    dtype: str | None = None,
+    port: int | None = None,
+    browser=False,
+) -> None:
+    """Load the models in the background and serve the page until interrupted.
+
+    Args:
+        target, drafter: folders or Hub ids; None is the embedded pair, or what lies beside this file (`deploy.py`).
+        dtype: None is that of the environment variable DOMINO_SPACE_DTYPE, else bfloat16. browser: open one.
+    """
+    shelf = Shelf(first_pair(target, drafter), dtype or os.environ.get(DTYPE, "bfloat16"))
+    demo = build(shelf)
+    if ON_ZERO:
+        shelf.load(shelf.first)  # ZeroGPU wants weights on "cuda" before the first request
+    else:
+        shelf.start(shelf.first)
+    demo.launch(server_port=port, inbrowser=browser, **look())
+
+
+if __name__ == "__main__":
+    serve()

@@ -62,7 +62,7 @@ def build(shelf: Shelf) -> gr.Blocks:
             with gr.Tab("Compare", id="compare"):
                 prompt, settings, run, stop = _controls(shelf)
                 verdict = gr.HTML(message("Loading the models …", "busy"), elem_id="verdict")
-                with gr.Row(elem_id="panes"):
+                with gr.Row(elem_id="panes", equal_height=True):
                     left, right = (gr.HTML(part, elem_classes="side") for part in empty())
                 with gr.Row(elem_id="again"):
                     replay = gr.Button("Replay", size="sm", elem_id="replay")

@@ -13,7 +13,7 @@ import torch
 
 from ..evaluation.methods import METHODS, Models
 from ..evaluation.run import load_models, warm_up
-from ..evaluation.settings import EMBEDDED, ModelSettings
+from ..evaluation.settings import ModelSettings
 from ..evaluation.tasks import Question
 from .limits import Refused
 from .zero import ON_ZERO
@@ -21,6 +21,7 @@ from .zero import ON_ZERO
 ANY_MODEL = "DOMINO_SPACE_ANY_MODEL"  # set to 1, visitors may type Hub ids
 DTYPE = "DOMINO_SPACE_DTYPE"
 METHODS_USED = ("plain", "engine", "dflash")
+# the throw-away question
 WARM_UP = "How many primes are there below 50?"
 KEPT = 2  # pairs in memory: the first one for good, and the one asked for last
 # Drafters of the paper's authors; only offered where a GPU can hold them.
@@ -101,8 +102,3 @@ def warm(models: Models) -> None:
     """A short answer by each method that no figure sees, as in `domino eval`; where a GPU is only lent, there is none yet."""
     if not ON_ZERO:
         warm_up(models, {name: METHODS[name] for name in METHODS_USED}, Question("warm-up", [WARM_UP]))
-
-
-def first_pair(target: str | None, drafter: str | None) -> ModelSettings:
-    """What the Space starts with: the embedded pair unless others are named."""
-    return ModelSettings(target, drafter, name=None if target else EMBEDDED)

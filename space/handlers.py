@@ -17,7 +17,7 @@ from .verdict import message, verdict
 
 log = logging.getLogger(__name__)
 WRONG = "Something went wrong on our side; it has been noted. Try again, or take another prompt."
-NO_BLOCK = {"value": 1, "minimum": 1, "maximum": 2, "visible": False}
+NO_BLOCK: dict[str, Any] = {"value": 1, "minimum": 1, "maximum": 2, "visible": False}
 
 
 class Handlers:

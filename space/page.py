@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import torch
@@ -21,8 +22,8 @@ from .ticket import Desk
 from .verdict import message
 
 HERE = Path(__file__).resolve().parent
-DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}  # one generation at a time, whoever asks
-QUIET = {"show_progress": "hidden", "api_visibility": "private"}
+DEVICE: dict[str, Any] = {"concurrency_id": "device", "concurrency_limit": 1}  # one generation at a time, whoever asks
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 HEADER = """
 <div class="hero"><svg class="tilemark" viewBox="0 0 64 64" aria-hidden="true"><rect x="16" y="2" width="32" height="60" rx="7"/>
 <path d="M20 32h24"/><circle cx="25" cy="12" r="3"/><circle cx="39" cy="22" r="3"/><circle cx="25" cy="40" r="3"/>

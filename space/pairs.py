@@ -29,7 +29,7 @@ PUBLISHED = [
     ModelSettings("Qwen/Qwen3-4B", "Huang2020/Qwen3-4B-Domino-b16", name="Qwen3-4B"),
     ModelSettings("Qwen/Qwen3-8B", "Huang2020/Qwen3-8B-Domino-b16", name="Qwen3-8B"),
 ]
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 def typed(target: str, drafter: str) -> ModelSettings:

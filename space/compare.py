@@ -12,7 +12,7 @@ from ..evaluation.answering import encode
 from ..evaluation.methods import PLAIN, Models
 from ..evaluation.metrics import speedup
 from .block import Block, one_block
-from .decode import Compared, Done, Step, measure, methods
+from .decode import SLOT, Compared, Done, Step, measure, methods
 from .limits import LIMITS, Ask, Refused, check_length
 from .pairs import Shelf
 from .pieces import Pieces
@@ -78,7 +78,8 @@ class Runner:
 
         @gpu(GPU_SECONDS)
         def block_on_device(pair: str, ids: list[int]) -> Block:
-            return one_block(shelf.loaded[pair], ids)
+            with SLOT:
+                return one_block(shelf.loaded[pair], ids)
 
         self._run, self._block = run_on_device, block_on_device
 

@@ -24,6 +24,9 @@ from .limits import LIMITS, Ask
 from .observe import Chances, watch_chances
 from .ticket import Halt, Ticket
 
+# The queue lets one request through at a time; this holds where a generation outlives its request for a round.
+SLOT = threading.Lock()
+
 
 @dataclass(frozen=True)
 class Step:
@@ -114,7 +117,9 @@ def measure(
             return
         texts.append(torch.tensor([inputs["input_ids"][0].tolist() + event.ids]))
     if ask.temperature == 0:
-        yield _compare(models.target, *texts, inputs["input_ids"].shape[1])
+        with SLOT:
+            compared = _compare(models.target, *texts, inputs["input_ids"].shape[1])
+        yield compared
 
 
 def _compare(target, plain: torch.Tensor, ours: torch.Tensor, prompt: int) -> Compared:
@@ -147,7 +152,7 @@ def _listen(models: Models, method: str, ask: Ask, inputs, ticket: Ticket) -> It
 def _work(models: Models, method: str, ask: Ask, inputs, ticket: Ticket, events: queue.Queue) -> None:
     halt = Halt(ticket, LIMITS.seconds)
     try:
-        with ExitStack() as stack:
+        with SLOT, ExitStack() as stack:
             chances = stack.enter_context(watch_chances(models.draft)) if method == "engine" else None
             # A loop of one's own gets no `streamer` from transformers, but what it names itself.
             name = "drafter_streamer" if method == "engine" else "streamer"

@@ -50,7 +50,8 @@ def device_name() -> str:
     """What the figures were measured on, in a word or two."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def build(shelf: Shelf) -> gr.Blocks:
@@ -76,6 +77,10 @@ def build(shelf: Shelf) -> gr.Blocks:
                 gr.HTML(f"<h2>Over whole tasks</h2>{results()}", elem_id="results")
             with gr.Tab("API", id="api"):
                 gr.Markdown(API)
+        # before the page's own events, which would take these names
+        gr.api(api.compare, api_name="compare", **DEVICE)
+        gr.api(api.stop, api_name="stop", queue=False)
+        gr.api(api.status, api_name="status", queue=False)
         state = gr.State(time_to_live=3600)
         waiting = gr.on([run.click, prompt.submit], on.enter, None, [verdict, run, stop], queue=False, **QUIET)
         running = waiting.then(
@@ -87,12 +92,9 @@ def build(shelf: Shelf) -> gr.Blocks:
         replay.click(None, js="() => window.domino?.replay(true)", **QUIET)
         skip.click(None, js="() => window.domino?.skip()", **QUIET)
         stop.click(on.stop, None, None, queue=False, **QUIET)
-        number.release(on.block, [state, number], table, **DEVICE, **QUIET)
+        number.input(on.block, [state, number], table, trigger_mode="always_last", **DEVICE, **QUIET)
         demo.load(on.greet, None, verdict, concurrency_limit=None, **QUIET)
         demo.unload(on.stop)
-        gr.api(api.compare, api_name="compare", **DEVICE)
-        gr.api(api.stop, api_name="stop", queue=False)
-        gr.api(api.status, api_name="status", queue=False)
     return demo.queue(max_size=LIMITS.waiting, default_concurrency_limit=4)
 
 

@@ -1,7 +1,6 @@
 """The Space as its visitors have it: the embedded pair in Chromium and through gradio_client."""
 
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -10,47 +9,10 @@ from domino.evaluation.answering import encode, run
 from domino.evaluation.methods import METHODS
 from domino.evaluation.settings import ModelSettings
 from domino.space.limits import LIMITS
-from domino.space.page import build, look
-from domino.space.pairs import Shelf
-from gradio_client import Client
 from gradio_client.exceptions import AppError
+from spacesite import Site, Visit, in_browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-browsers = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 MATHS = "How many primes are there below 50?"
-
-
-class Site:
-    """A running Space."""
-
-    def __init__(self, pair: ModelSettings, dtype: str):
-        self.shelf = Shelf(pair, dtype)
-        self.demo = build(self.shelf)
-        _, self.url, _ = self.demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **look())
-        self.shelf.load(pair)
-        assert self.shelf.failed == {}
-
-    @property
-    def models(self):
-        return self.shelf.loaded[self.shelf.first.name]
-
-    def client(self) -> Client:
-        return Client(self.url, verbose=False)
-
-    def wait_until_idle(self, seconds: float) -> None:
-        client, end = self.client(), time.monotonic() + seconds
-        while client.predict(api_name="/status")["busy"]:
-            assert time.monotonic() < end, "a slot is still held"
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -58,65 +20,6 @@ def site():
     site = Site(ModelSettings(), "bfloat16")
     yield site
     site.demo.close()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-class Visit:
-    """A page in a session of its own, and all that it complained of or asked of others."""
-
-    def __init__(self, browser, url: str, query: str = "", **options):
-        self.outside, self.complaints = [], []
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.page = self.context.new_page()
-        self.page.on("request", lambda request: self._asked(request.url))
-        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(url + query)
-        self.page.wait_for_function("document.querySelector('#verdict')?.innerText.includes('Ready')", timeout=60_000)
-
-    def _asked(self, url: str) -> None:
-        if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
-            self.outside.append(url)
-
-    def settings(self, **values) -> None:
-        """Type numbers into sliders, by element id."""
-        if not self.page.locator("#tokens").is_visible():
-            self.page.get_by_role("button", name="Settings").click()
-        for name, value in values.items():
-            field = self.page.locator(f"#{name} input[type=number]")
-            field.fill(str(value))
-            field.press("Tab")
-
-    def ask(self, prompt: str) -> None:
-        self.page.locator("#prompt textarea").fill(prompt)
-
-    def run(self) -> None:
-        self.page.locator("#run").click()
-
-    def result(self, seconds: float = 60) -> str:
-        """Waits for the end; returns the verdict."""
-        self.page.wait_for_selector(".verdict.result", timeout=1000 * seconds)
-        self.page.wait_for_function("!document.querySelector('#run').disabled")
-        self.page.evaluate("window.domino.skip()")
-        return self.page.inner_text("#verdict")
-
-    def tile(self, side: str, name: str) -> str:
-        return self.page.inner_text(f".pane.{side} [data-tile={name}]")
-
-    def words(self, side: str) -> str:
-        return self.page.locator(f".pane.{side} .words").text_content()
-
-    def close(self) -> None:
-        self.context.close()
 
 
 @pytest.fixture
@@ -152,9 +55,10 @@ def test_the_api_streams_what_domino_eval_measures(site):
 def test_ten_jobs_in_line_get_their_own_answers(site):
     client = site.client()
     prompts = [f"Say the number {n}." for n in range(10)]
+    wanted = [expected(site, prompt, 6)[0] for prompt in prompts]
     jobs = [client.submit(prompt, max_new_tokens=6, drafts=4, api_name="/compare") for prompt in prompts]
-    for prompt, job in zip(prompts, jobs, strict=True):
-        assert job.result()["plain"]["text"] == expected(site, prompt, 6)[0]
+    assert [job.result()["plain"]["text"] for job in jobs] == wanted
+    assert len(set(wanted)) > 5
 
 
 def test_stop_through_the_api(site):
@@ -196,9 +100,8 @@ def test_too_long_a_line_turns_requests_away(site):
     client.predict(api_name="/stop")
 
 
-@pytest.mark.browser
 class TestInTheBrowser:
-    pytestmark = browsers
+    pytestmark = in_browser
 
     def test_an_example_from_click_to_verdict(self, site, visit):
         page = visit.page
@@ -278,15 +181,16 @@ class TestInTheBrowser:
 
     def test_three_sessions_and_ten_clicks(self, chromium, site):
         prompts = ["Name a colour.", "Name an animal.", "Name a city."]
+        wanted = [expected(site, prompt, 16)[0] for prompt in prompts]
         visits = [Visit(chromium, site.url) for _ in prompts]
         for visit, prompt in zip(visits, prompts, strict=True):
             visit.settings(tokens=16)
             visit.ask(prompt)
         for visit in visits:
             visit.page.evaluate("for (let n = 0; n < 10; n++) document.querySelector('#run').click()")
-        for visit, prompt in zip(visits, prompts, strict=True):
+        for visit, text in zip(visits, wanted, strict=True):
             visit.result(120)
-            assert visit.words("plain") == expected(site, prompt, 16)[0]
+            assert visit.words("plain") == text
             assert visit.complaints == []
             visit.close()
         site.wait_until_idle(30)

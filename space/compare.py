@@ -94,10 +94,10 @@ class Runner:
         for waited in self._ready(pair, ticket):
             nothing = Trace(PLAIN, Pieces(None)), Trace(names[1], Pieces(None))
             yield Comparison(ask, *nothing, "loading", waited)
-        models = self.shelf.loaded[pair.name]
+        models = self.shelf.loaded[str(pair.name)]
         ids = prompt_ids(models, ask.prompt)
         traces = {name: Trace(name, Pieces(models.tokenizer)) for name in names}
-        now = Comparison(ask, *traces.values(), "plain", pair=str(pair.name), prompt_ids=ids)
+        now = Comparison(ask, traces[names[0]], traces[names[1]], "plain", pair=str(pair.name), prompt_ids=ids)
         yield now
         events = self._run(pair.name, ask, ask.prompt, ticket)
         looked = 0.0

@@ -118,7 +118,7 @@ def measure(
         texts.append(torch.tensor([inputs["input_ids"][0].tolist() + event.ids]))
     if ask.temperature == 0:
         with SLOT:
-            compared = _compare(models.target, *texts, inputs["input_ids"].shape[1])
+            compared = _compare(models.target, texts[0], texts[1], inputs["input_ids"].shape[1])
         yield compared
 
 

@@ -7,6 +7,7 @@ import time
 import pytest
 import yaml
 from corpus import save_target
+from domino.cli import main
 from gradio_client import Client
 from localhub import LocalHub
 from tiny import make_draft
@@ -89,8 +90,7 @@ def start(folder, monkeypatch):
         server.wait(10)
 
 
-def test_a_wrong_command_is_one_sentence():
-    done = subprocess.run([sys.executable, "-m", "domino", "space", "--target", "x"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "go together" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_wrong_command_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["domino", "space", "--target", "x"])
+    with pytest.raises(SystemExit, match="go together"):
+        main()

@@ -134,7 +134,7 @@ class TestInTheBrowser:
 
     def test_the_replay_keeps_the_pace_and_can_be_skipped(self, visit):
         page = visit.page
-        visit.settings(tokens=48)
+        visit.settings(tokens=32)
         visit.run()
         visit.result()
         seconds = float(visit.tile("plain", "seconds").split()[0])
@@ -237,6 +237,8 @@ class TestInTheBrowser:
         visit = Visit(chromium, site.url, query, viewport={"width": width, "height": 900})
         page = visit.page
         page.get_by_text("Code · palindrome").click()
+        if "DOMINO_SCREENSHOTS" not in os.environ:
+            visit.settings(tokens=16)
         visit.run()
         visit.result()
         page.screenshot(path=folder / f"space-{name}.png", full_page=name == "phone")

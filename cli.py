@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -101,6 +102,8 @@ def _space(args) -> None:
 
         print(f"Pushed: {deploy(args.deploy, args.target, args.drafter, args.private, args.message)}")
         return
+    if importlib.util.find_spec("gradio") is None:
+        raise ValueError('the Space needs Gradio: pip install "domino[space]".')
     from .space.app import serve
 
     serve(args.target, args.drafter, args.dtype, args.port, args.browser)

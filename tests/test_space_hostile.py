@@ -59,10 +59,8 @@ def site(tmp_path_factory):
 class TestInTheBrowser:
     pytestmark = in_browser
 
-    @pytest.mark.parametrize(
-        "prompt", ["<script>window.hacked=1</script>", "[a](javascript:alert(1)) 👍🏽 שלום", "x\0y"]
-    )
-    def test_text_is_shown_as_text(self, chromium, site, prompt):
+    def test_text_is_shown_as_text(self, chromium, site):
+        prompt = "<script>window.hacked=1</script> [a](javascript:alert(1)) 👍🏽 שלום x\0y"
         visit = Visit(chromium, site.url)
         page = visit.page
         page.on("dialog", lambda dialog: visit.complaints.append(dialog.message))
@@ -104,7 +102,7 @@ def grown(site, requests: int) -> float:
         found = client.predict(f"w3 {number}", max_new_tokens=64, drafts=4, seed=number, api_name="/compare")
         assert found["plain"]["tokens"] > 0
 
-    for number in range(8):
+    for number in range(6):
         ask(number)
     gc.collect()
     before = resident()
@@ -116,7 +114,7 @@ def grown(site, requests: int) -> float:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads memory from /proc")
 def test_memory_stays(site):
-    assert grown(site, 12) < 16
+    assert grown(site, 8) < 16
 
 
 @pytest.mark.slow

@@ -38,14 +38,14 @@ def expected(site, prompt: str, max_new_tokens: int, method: str = "plain", **op
 
 
 def test_the_api_streams_what_domino_eval_measures(site):
-    job = site.client().submit(MATHS, max_new_tokens=48, drafts=8, api_name="/compare")
+    job = site.client().submit(MATHS, max_new_tokens=32, drafts=8, api_name="/compare")
     updates = list(job)
     assert len({update["plain"]["tokens"] for update in updates}) > 3
     assert len({update["domino"]["tokens"] for update in updates}) > 3
     found = updates[-1]
     assert found["phase"] == "done"
     for name, method, options in (("plain", "plain", {}), ("domino", "engine", {"verify_length": 8})):
-        text, call = expected(site, MATHS, 48, method, **options)
+        text, call = expected(site, MATHS, 32, method, **options)
         assert found[name]["text"] == text
         assert (found[name]["advanced"], found[name]["drafted"]) == (call.advanced, call.drafted)
         # timings of a busy test machine: the same within a factor, the definitions are compared exactly in test_space.py
@@ -55,10 +55,10 @@ def test_the_api_streams_what_domino_eval_measures(site):
 def test_ten_jobs_in_line_get_their_own_answers(site):
     client = site.client()
     prompts = [f"Say the number {n}." for n in range(10)]
-    wanted = [expected(site, prompt, 6)[0] for prompt in prompts]
-    jobs = [client.submit(prompt, max_new_tokens=6, drafts=4, api_name="/compare") for prompt in prompts]
+    wanted = [expected(site, prompt, 4)[0] for prompt in prompts]
+    jobs = [client.submit(prompt, max_new_tokens=4, drafts=4, api_name="/compare") for prompt in prompts]
     assert [job.result()["plain"]["text"] for job in jobs] == wanted
-    assert len(set(wanted)) > 5
+    assert len(set(wanted)) > 3
 
 
 def test_stop_through_the_api(site):
@@ -106,7 +106,7 @@ class TestInTheBrowser:
     def test_an_example_from_click_to_verdict(self, site, visit):
         page = visit.page
         page.get_by_text("Code · palindrome").click()
-        visit.settings(tokens=48, drafts=8)
+        visit.settings(tokens=32, drafts=8)
         visit.run()
         seen = {"plain": set(), "ours": set()}
         while not page.locator(".verdict.result").count():
@@ -117,7 +117,7 @@ class TestInTheBrowser:
         assert len(seen["ours"]) > 3
         visit.result()
         prompt = page.locator("#prompt textarea").input_value()
-        again = site.client().predict(prompt, max_new_tokens=48, drafts=8, api_name="/compare")
+        again = site.client().predict(prompt, max_new_tokens=32, drafts=8, api_name="/compare")
         assert visit.tile("ours", "rounds") == str(again["domino"]["rounds"])
         assert visit.tile("ours", "tau") == f"{again['domino']['tau']:.2f}"
         assert visit.words("plain") == again["plain"]["text"]
@@ -181,10 +181,10 @@ class TestInTheBrowser:
 
     def test_three_sessions_and_ten_clicks(self, chromium, site):
         prompts = ["Name a colour.", "Name an animal.", "Name a city."]
-        wanted = [expected(site, prompt, 16)[0] for prompt in prompts]
+        wanted = [expected(site, prompt, 8)[0] for prompt in prompts]
         visits = [Visit(chromium, site.url) for _ in prompts]
         for visit, prompt in zip(visits, prompts, strict=True):
-            visit.settings(tokens=16)
+            visit.settings(tokens=8)
             visit.ask(prompt)
         for visit in visits:
             visit.page.evaluate("for (let n = 0; n < 10; n++) document.querySelector('#run').click()")
@@ -229,7 +229,11 @@ class TestInTheBrowser:
 
     @pytest.mark.parametrize(
         ("name", "query", "width"),
-        [("desktop", "?__theme=light", 1280), ("dark", "?__theme=dark", 1280), ("phone", "", 390)],
+        [
+            pytest.param("desktop", "?__theme=light", 1280, marks=pytest.mark.slow),
+            ("dark", "?__theme=dark", 1280),
+            ("phone", "", 390),
+        ],
     )
     def test_dark_and_phone(self, chromium, site, tmp_path, name, query, width):
         """Nothing is wider than the screen; with DOMINO_SCREENSHOTS the pictures of docs/space.md are written there."""

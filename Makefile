@@ -3,10 +3,14 @@ BIN := .venv/bin
 # OpenMP threads that wait by spinning make two busy cores ten times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow results export style quality clean
+.PHONY: demo space test test-slow results export style quality clean
 
 demo: .venv/ready
 	$(BIN)/domino demo
+
+# the page of docs/space.md, in a browser
+space: .venv/ready
+	$(BIN)/domino space --browser
 
 test: .venv/ready
 	$(BIN)/pytest

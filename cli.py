@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -93,6 +94,21 @@ def _smollm2(args) -> None:
     print(target_folder())
 
 
+def _space(args) -> None:
+    if args.target and not args.drafter:
+        raise ValueError("--target and --drafter go together: a drafter serves the one target it was trained for.")
+    if args.deploy:
+        from .space.deploy import deploy
+
+        print(f"Pushed: {deploy(args.deploy, args.target, args.drafter, args.private, args.message)}")
+        return
+    if importlib.util.find_spec("gradio") is None:
+        raise ValueError('the Space needs Gradio: pip install "domino[space]".')
+    from .space.app import serve
+
+    serve(args.target, args.drafter, args.dtype, args.port, args.browser)
+
+
 def _distill(args) -> None:
     from .training.distill import distill
     from .training.distill_settings import DistillSettings
@@ -178,6 +194,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add.add_argument("folder", type=Path)
     add.set_defaults(run=_validate)
+
+    add = commands.add_parser(
+        "space", help="both ways of decoding side by side in a browser", formatter_class=formatter
+    )
+    add.add_argument("--target", help="folder or Hub id of the target (default: the embedded SmolLM2)")
+    add.add_argument("--drafter", help="folder or Hub id of its drafter (default: the embedded one)")
+    add.add_argument("--dtype", choices=["bfloat16", "float32", "float16"], help="default: bfloat16")
+    add.add_argument("--port", type=int, help="default: the first free one from 7860 on")
+    add.add_argument("--browser", action="store_true", help="open the page in a browser")
+    add.add_argument("--deploy", metavar="ORG/NAME", help="do not serve: upload everything to this Hub Space")
+    add.add_argument("--private", action="store_true", help="create that Space private")
+    add.add_argument("--message", default="Deploy the Domino Space", help="commit message")
+    add.set_defaults(run=_space)
 
     add = commands.add_parser(
         "smollm2", help="unpack the embedded target and print its folder", formatter_class=formatter

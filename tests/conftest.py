@@ -20,3 +20,14 @@ def target():
 @pytest.fixture(scope="session")
 def draft():
     return make_draft()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    from playwright.sync_api import sync_playwright
+    from spacesite import ARGUMENTS, CHROMIUM
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGUMENTS)
+        yield browser
+        browser.close()

@@ -30,6 +30,7 @@ ALLOWED = {
         "settings",
     },
     "evaluation/report": {"evaluation"},
+    "space": {"evaluation", "generation", "embedded"},
 }
 
 

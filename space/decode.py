@@ -1,0 +1,163 @@
+"""Runs the methods one after the other and tells every step as it happens.
+
+One after the other, since two models on one device would slow each other; each step carries the time at which it came, so that
+both can be shown side by side at their true pace afterwards.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..evaluation.answering import decoding, run
+from ..evaluation.losslessness import first_gap
+from ..evaluation.methods import METHODS, PLAIN, Models
+from ..evaluation.watch import Call
+from .limits import LIMITS, Ask
+from .observe import Chances, watch_chances
+from .ticket import Halt, Ticket
+
+# The queue lets one request through at a time; this holds where a generation outlives its request for a round.
+SLOT = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward of the target.
+
+    Attributes:
+        seconds: since the call began. tokens: it added, the bonus token last. chances: the drafter's probability of each draft
+            of the round, kept or not; empty where unknown.
+    """
+
+    method: str
+    seconds: float
+    tokens: list[int]
+    chances: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A method's end. `ids` are its new tokens; `halted` is "stopped", "time" or None."""
+
+    method: str
+    call: Call
+    ids: list[int]
+    halted: str | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both texts. `place` is the first difference and `gap` the target's logit difference between the two tokens there."""
+
+    same: bool
+    gap: float | None = None
+    place: int | None = None
+
+
+class Listener:
+    """A streamer that keeps the time: transformers and the engine hand it the prompt first, then each step's tokens."""
+
+    def __init__(self, method: str, events: queue.Queue, chances: Chances | None):
+        self.method, self.events, self.chances = method, events, chances
+        self.began: float | None = None
+
+    def put(self, tokens) -> None:
+        now = time.perf_counter()
+        if self.began is None:
+            self.began = now
+            return
+        chances = self.chances.take() if self.chances is not None else []
+        self.events.put(Step(self.method, now - self.began, tokens.flatten().tolist(), chances))
+
+    def end(self) -> None:
+        pass
+
+
+def methods(ask: Ask) -> tuple[str, str]:
+    """The two that are compared, as `domino eval` names them."""
+    return PLAIN, "engine" if ask.head else "dflash"
+
+
+def options(ask: Ask, method: str) -> dict[str, Any]:
+    """Arguments of `generate`, those of `domino eval` and what the visitor set."""
+    found = decoding(ask.temperature, int(ask.max_new_tokens))
+    if ask.temperature > 0:
+        found["top_p"] = ask.top_p
+    if method == "engine" and ask.drafts:
+        found["verify_length"] = int(ask.drafts)
+    return found
+
+
+def measure(
+    models: Models, ask: Ask, inputs: dict[str, torch.Tensor], ticket: Ticket
+) -> Iterator[Step | Done | Compared]:
+    """Both methods on the same prompt.
+
+    Args:
+        inputs: ids and mask [1, length], of `answering.encode`.
+
+    Yields:
+        `Step`s, each method's `Done`, and `Compared` where both came to their end greedily. Closing the iterator ends the
+        generation within a round, and returns once it has ended.
+    """
+    texts = []
+    for method in methods(ask):
+        event: Step | Done | None = None
+        for event in _listen(models, method, ask, inputs, ticket):
+            yield event
+        if not isinstance(event, Done) or event.halted:
+            return
+        texts.append(torch.tensor([inputs["input_ids"][0].tolist() + event.ids]))
+    if ask.temperature == 0:
+        with SLOT:
+            compared = _compare(models.target, texts[0], texts[1], inputs["input_ids"].shape[1])
+        yield compared
+
+
+def _compare(target, plain: torch.Tensor, ours: torch.Tensor, prompt: int) -> Compared:
+    if torch.equal(plain, ours):
+        return Compared(True)
+    shorter = min(plain.shape[1], ours.shape[1])
+    differing = (plain[0, :shorter] != ours[0, :shorter]).nonzero().flatten().tolist()
+    place = differing[0] if differing else shorter
+    return Compared(False, first_gap(target, plain.to(target.device), ours.to(target.device)), place - prompt)
+
+
+def _listen(models: Models, method: str, ask: Ask, inputs, ticket: Ticket) -> Iterator[Step | Done]:
+    events: queue.Queue = queue.Queue()
+    worker = threading.Thread(target=_work, args=(models, method, ask, inputs, ticket, events), daemon=True)
+    worker.start()
+    finished = False
+    try:
+        while not finished:
+            event = events.get()
+            if isinstance(event, BaseException):
+                raise event
+            finished = isinstance(event, Done)
+            yield event
+    finally:
+        if not finished:  # nobody reads any more
+            ticket.revoke()
+        worker.join()
+
+
+def _work(models: Models, method: str, ask: Ask, inputs, ticket: Ticket, events: queue.Queue) -> None:
+    halt = Halt(ticket, LIMITS.seconds)
+    try:
+        with SLOT, ExitStack() as stack:
+            chances = stack.enter_context(watch_chances(models.draft)) if method == "engine" else None
+            # A loop of one's own gets no `streamer` from transformers, but what it names itself.
+            name = "drafter_streamer" if method == "engine" else "streamer"
+            further = {name: Listener(method, events, chances), "stopping_criteria": [halt], **options(ask, method)}
+            ids, call = run(models, METHODS[method], inputs, int(ask.seed), **further)
+        events.put(Done(method, call, ids[0, inputs["input_ids"].shape[1] :].tolist(), halt.reason))
+    except BaseException as error:  # raised again where the steps are read
+        events.put(error)

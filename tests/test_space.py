@@ -1,0 +1,236 @@
+"""The Space without a browser: requests, tickets, token texts, traces, one block, markup."""
+
+import time
+
+import pytest
+import torch
+from corpus import save_target
+from domino.embedded.smollm2 import target_folder
+from domino.evaluation.answering import encode, run
+from domino.evaluation.methods import METHODS
+from domino.evaluation.settings import ModelSettings
+from domino.space import ticket as tickets
+from domino.space.block import one_block
+from domino.space.compare import Runner
+from domino.space.decode import Done, Step, measure, options
+from domino.space.limits import LIMITS, Ask, Refused
+from domino.space.markup import text
+from domino.space.pairs import ANY_MODEL, Shelf
+from domino.space.panes import body
+from domino.space.pieces import Pieces
+from domino.space.results import PAGE, rows
+from domino.space.ticket import Desk, Halt
+from domino.space.trace import Token, Trace
+from tiny import make_draft
+from transformers import AutoTokenizer
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    save_target(folder / "target")
+    make_draft().float().save_pretrained(folder / "draft")
+    shelf = Shelf(ModelSettings(str(folder / "target"), str(folder / "draft"), name="tiny"), "float32")
+    shelf.load(shelf.first)
+    assert shelf.failed == {}
+    return Runner(shelf, Desk())
+
+
+@pytest.fixture
+def models(runner):
+    return runner.shelf.loaded["tiny"]
+
+
+def last(runner, ask):
+    *_, now = runner.compare(ask, runner.desk.issue("test"))
+    return now
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt": " \n"}, "empty"),
+        ({"prompt": "x" * 100_000}, "100,000 characters"),
+        ({"temperature": -1}, "Temperature"),
+        ({"temperature": float("nan")}, "Temperature"),
+        ({"top_p": 0}, "Top-p"),
+        ({"seed": 0.5}, "Seed"),
+        ({"max_new_tokens": None}, "New tokens"),
+        ({"max_new_tokens": LIMITS.new_tokens + 1}, "New tokens"),
+        ({"drafts": True}, "Drafts"),
+    ],
+)
+def test_what_is_too_much_is_said(changes, words):
+    with pytest.raises(Refused, match=words):
+        Ask(**{"prompt": "w3", **changes})
+
+
+def test_too_many_tokens(runner):
+    with pytest.raises(Refused, match="tokens long"):
+        last(runner, Ask("w3 " * (LIMITS.prompt_tokens + 1)))
+
+
+def test_models_are_those_of_the_list(runner, monkeypatch):
+    with pytest.raises(Refused, match="no model 'other'"):
+        last(runner, Ask("w3", pair="other"))
+    with pytest.raises(Refused, match="only runs the models it lists"):
+        runner.shelf.find("", "org/target", "org/drafter")
+    monkeypatch.setenv(ANY_MODEL, "1")
+    assert runner.shelf.find("", "org/target", "org/drafter").drafter == "org/drafter"
+    for name in ("/etc", "../x", "tests/tiny.py", "org/a/b", ""):
+        with pytest.raises(Refused, match="no Hub id"):
+            runner.shelf.find("", name, "org/drafter")
+
+
+def test_a_pair_that_cannot_be_loaded_is_said_once_and_can_be_tried_again(tmp_path):
+    shelf = Shelf(ModelSettings(str(tmp_path), str(tmp_path), name="nothing"), "float32")
+    for _ in range(2):
+        shelf.load(shelf.first)
+        with pytest.raises(Refused, match="could not be loaded"):
+            last(Runner(shelf, Desk()), Ask("w3"))
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_figures_are_those_of_domino_eval(runner, models, head, temperature):
+    """The same call by `answering.run`, which `domino eval` makes: tokens, rounds and drafts."""
+    ask = Ask("w5 w6 w7", temperature, 0.9, seed=3, max_new_tokens=40, drafts=4 if head else 0, head=head)
+    now = last(runner, ask)
+    inputs = encode(models.tokenizer, ask.prompt, "cpu")
+    for trace, method in ((now.plain, "plain"), (now.ours, "engine" if head else "dflash")):
+        ids, call = run(models, METHODS[method], inputs, 3, **options(ask, method))
+        assert [token.id for token in trace.tokens] == ids[0, inputs["input_ids"].shape[1] :].tolist()
+        assert (trace.call.advanced, trace.call.drafted) == (call.advanced, call.drafted)
+        assert trace.rounds == len(call.advanced)
+        by_round = [sum(token.round == r for token in trace.tokens) for r in range(1, trace.rounds + 1)]
+        assert by_round == call.advanced
+        live = (len(trace.tokens) - 1) / trace.rounds
+        assert trace.tau == pytest.approx(live)
+        assert trace.tokens_per_second == pytest.approx(call.new_tokens / trace.call.seconds)
+    assert now.phase == "done"
+    ours, plain = now.ours.tokens_per_second, now.plain.tokens_per_second
+    assert now.speedup == pytest.approx(ours / plain)
+    assert (now.compared is None) == (temperature > 0)
+    if temperature == 0:
+        assert now.compared.same  # float32
+
+
+def test_the_block_is_the_one_that_was_drafted(runner):
+    """Recomputed round by round: as many accepted, the same bonus token, and the chances seen while drafting."""
+    now = last(runner, Ask("w5 w6 w7", max_new_tokens=40, drafts=5))
+    seen = 0
+    for number, advanced in enumerate(now.ours.call.advanced[:-1], 1):
+        before = [token.id for token in now.ours.tokens if token.round < number]
+        block = one_block(runner.shelf.loaded["tiny"], now.prompt_ids + before)
+        these = [token for token in now.ours.tokens if token.round == number]
+        assert block.accepted == advanced - 1
+        assert block.anchor == (now.prompt_ids + before)[-1]
+        assert block.bonus.id == these[-1].id
+        assert these[-1].chance is None
+        for place, token in zip(block.places, these[:-1], strict=False):
+            assert place.corrected.id == token.id
+            assert token.chance == pytest.approx(place.corrected.chance, abs=1e-4)
+            seen += 1
+    assert seen > 0
+
+
+@pytest.mark.parametrize(("method", "asked"), [("plain", 7), ("engine", 45)])
+def test_stop_ends_within_a_round(runner, models, monkeypatch, method, asked):
+    """Plain says 40 tokens and asks after each; the engine asks after each token, too, and says no more of that round."""
+    ticket = runner.desk.issue("test")
+    calls = []
+
+    class Revoking(Halt):
+        def __call__(self, input_ids, scores, **kwargs):
+            calls.append(None)
+            if len(calls) == asked:
+                self.ticket.revoke()
+            return super().__call__(input_ids, scores, **kwargs)
+
+    monkeypatch.setattr("domino.space.decode.Halt", Revoking)
+    ask = Ask("w5 w6 w7", max_new_tokens=40)
+    events = list(measure(models, ask, encode(models.tokenizer, ask.prompt, "cpu"), ticket))
+    assert isinstance(events[-1], Done)
+    assert events[-1].halted == "stopped"
+    assert events[-1].method == method
+    assert sum(len(event.tokens) for event in events if isinstance(event, Step)) == asked
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_nobody_reading_ends_the_generation(runner, models, head):
+    """Closing the iterator returns only when the worker has ended, so that the slot is free."""
+    ticket = runner.desk.issue("test")
+    events = measure(models, Ask("w5", max_new_tokens=500, head=head), encode(models.tokenizer, "w5", "cpu"), ticket)
+    for event in events:
+        if event.method != "plain":
+            break
+    events.close()
+    assert not ticket.valid
+    assert "rollout" not in vars(models.draft)  # what was watched is as before
+    assert not models.target._forward_hooks
+
+
+def test_time_is_up():
+    desk = Desk()
+    halt = Halt(desk.issue("a"), -1)
+    assert bool(halt(torch.zeros(1, 3), None).all())
+    assert halt.reason == "time"
+
+
+def test_tickets(monkeypatch):
+    desk = Desk()
+    first, other = desk.issue("a"), desk.issue("b")
+    second = desk.issue("a")
+    assert not first.valid
+    assert second.valid
+    assert desk.stop("a")
+    assert not desk.stop("a")
+    assert not desk.stop("nobody")
+    assert other.valid
+    desk.give_back("a", first)
+    assert "a" in desk.held  # the second one's
+    desk.give_back("a", second)
+    assert "a" not in desk.held
+    monkeypatch.setattr(tickets, "LEASE", 0.05)
+    time.sleep(0.1)
+    assert not other.valid  # nobody renewed it
+    other.renew()
+    assert other.valid
+
+
+@pytest.mark.parametrize(
+    "words", ["plain words, and more", "👍🏽 ok — naïve", "שלום עולם", "a\n\n  b\tc", "中文字符", "🧑‍🚀"]
+)
+def test_pieces_make_the_whole(words):
+    tokenizer = AutoTokenizer.from_pretrained(target_folder())
+    ids = tokenizer(words, add_special_tokens=False)["input_ids"]
+    pieces = Pieces(tokenizer)
+    found = [pieces.add(token) for token in ids]
+    assert "".join(found) + pieces.rest() == words
+    assert not any("\ufffd" in piece for piece in found)
+    cut = Pieces(tokenizer)
+    ids = tokenizer("👍", add_special_tokens=False)["input_ids"][:-1]
+    assert [cut.add(token) for token in ids] == [""] * len(ids)
+    assert "\ufffd" in cut.rest()
+
+
+def test_text_stays_text():
+    assert text("<b a='1'>&\"") == "&lt;b a=&#x27;1&#x27;&gt;&amp;&quot;"
+    assert text("a\0b\x1bc\nd\te\x7f") == "a␀b␛c\nd\te␡"
+    assert "\u202e" not in text("x\u202ey")
+    trace = Trace("engine", Pieces(None))
+    trace.tokens = [
+        Token(1, "<script>alert(1)</script>", 0.1, 0, 1, True, None),
+        Token(2, '"><img>', 0.2, 1, 1, False, 0.5),
+    ]
+    markup = body(trace, True)
+    assert "<script" not in markup
+    assert "<img" not in markup
+    assert "draft probability 0.50" in markup
+
+
+def test_results_are_those_of_the_page():
+    table = rows(PAGE.read_text(encoding="utf-8"))
+    (row,) = [row for row in table if (row["task"], row["T"], row["method"]) == ("gsm8k", "0", "domino")]
+    assert row["speedup"].startswith("1.89×")
+    assert {row["method"] for row in table} >= {"plain", "dflash", "domino"}

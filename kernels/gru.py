@@ -54,9 +54,9 @@ def gru_kernel(
     gru_tile(x, x_rows, x_stride, before, after, w_hh, w_stride, tl.program_id(0), b_tile, batch, gru, BG, BB, BK, WIDE, ROUND)
 
 
-def gru_config(gru: int) -> dict[str, int]:
+def gru_config(gru: int, dtype: torch.dtype) -> dict[str, int]:
     """Tiles of a step: 16 units so that a GRU of 1024 is 64 programs, each reading 96 kB of bfloat16 weights."""
-    return {"BG": 16, "BB": BATCH_TILE, "BK": tile(gru, 128)}
+    return {"BG": 16, "BB": BATCH_TILE, "BK": tile(gru, 128 // dtype.itemsize)}
 
 
 @torch.library.custom_op(f"{NAMESPACE}::gru", mutates_args=())
@@ -72,7 +72,7 @@ def gru(x: Tensor, state: Tensor, weight_hh: Tensor) -> Tensor:
     batch, width = state.shape
     x, weight = rows_of(x), rows_of(weight_hh)
     before, after = state.float().contiguous(), torch.empty(state.shape, dtype=torch.float32, device=state.device)
-    config = gru_config(width)
+    config = gru_config(width, weight.dtype)
     grid = (cdiv(width, config["BG"]), cdiv(batch, config["BB"]))
     gru_kernel[grid](
         x, x.stride(0), before, after, weight, weight.stride(0), batch, width,

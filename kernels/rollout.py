@@ -14,7 +14,8 @@ from . greedy_step import pooled_tile, scores_config, scores_tile  # fmt: skip  
 from . gru import gru_config, gru_tile  # fmt: skip  # isort: skip
 from . sample_step import SAMPLE_TILE, filters, sample_row  # fmt: skip  # isort: skip
 
-WARPS = 8
+# One program fills a multiprocessor, so it may have nearly all registers; left alone, ptxas spills to fit two.
+LAUNCH = {"num_warps": 8, "maxnreg": 240}
 
 
 @triton.jit
@@ -65,7 +66,7 @@ def rollout_kernel(
     b_tiles, g_tiles = tl.cdiv(batch, BB), tl.cdiv(gru, BG)
     r_tiles, v_tiles = tl.cdiv(rank, BG), tl.cdiv(size, BV)
     met = 0
-    for step in range(known - 1 + steps):
+    for step in tl.range(known - 1 + steps, disable_licm=True):
         first = step - (known - 1)  # corrected drafts before this one; negative while the given tokens are read
         before = state + tl.cast(step % 2, tl.int64) * batch * gru
         after = state + tl.cast((step + 1) % 2, tl.int64) * batch * gru
@@ -131,10 +132,11 @@ def rollout_kernel(
                 meet(counter, met)
 
 
-def rollout_config(gru: int, rank: int) -> dict[str, int]:
-    """Tiles of all phases, those of the single steps."""
-    units, scores = gru_config(gru), scores_config(rank)
-    return {"BG": units["BG"], "BB": BATCH_TILE, "BKG": units["BK"], "BV": scores["BV"], "BKR": scores["BK"], "BLOCK": SAMPLE_TILE}
+def rollout_config(gru: int, rank: int, dtype: torch.dtype) -> dict[str, int]:
+    """Tiles of all phases, those of the single steps; the draw's is halved, since this kernel has no registers to spare."""
+    units, scores = gru_config(gru, dtype), scores_config(rank, dtype)
+    tiles = {"BG": units["BG"], "BB": BATCH_TILE, "BKG": units["BK"], "BV": scores["BV"], "BKR": scores["BK"]}
+    return {**tiles, "BLOCK": SAMPLE_TILE // 2}
 
 
 def programs_at_once(device: torch.device) -> int:
@@ -158,9 +160,9 @@ def _launch(given, z, base, table, weight_hh, w_s, w2, ids, noise, q, temperatur
         w2, 0 if ids is None else w2.stride(0), w2.stride(-2), best if ids is None else ids.contiguous(),
         state if noise is None else noise.float().contiguous(), state, code, best, state if q is None else q, counter,
         batch, steps, gru, rank, size, float(temperature), top_k, float(top_p),
-        POOL=ids is not None, SAMPLE=q is not None, **filters(top_k, top_p), **rollout_config(gru, rank),
+        POOL=ids is not None, SAMPLE=q is not None, **filters(top_k, top_p), **rollout_config(gru, rank, w2.dtype),
         WIDE_GRU=wide(weight_hh.dtype), ROUND_GRU=rounding(weight_hh.dtype), WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype),
-        num_warps=WARPS, **launch,
+        **LAUNCH, **launch,
     )  # fmt: skip
     return index_of(best)
 

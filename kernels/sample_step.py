@@ -160,7 +160,7 @@ def sample_step(
     (batch, rank), vocab = z.shape, len(w2)
     z, s, w2, base = (rows_of(t) for t in (z, s, w2, base))
     q = torch.empty(batch, vocab, dtype=torch.float32, device=z.device)
-    config = scores_config(rank)
+    config = scores_config(rank, w2.dtype)
     scores_kernel[cdiv(vocab, config["BV"]), cdiv(batch, config["BB"])](
         z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), q, batch, rank, vocab,
         **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,

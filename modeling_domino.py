@@ -8,6 +8,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/dispatch import *
     from .generation/engine import *
     from .generation/features import *
+    from .generation/fused_rollout import *
     from .generation/processing import *
     from .generation/rollout import *
     from .generation/row_cache import *
@@ -17,7 +18,16 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/statistics import *
     from .generation/verify_length import *
     from .custom_generate/generate import *
+    from .kernels/accept import *
+    from .kernels/common import *
+    from .kernels/greedy_step import *
+    from .kernels/gru import *
+    from .kernels/operators import *
+    from .kernels/pool import *
     from .kernels/reference import *
+    from .kernels/rollout import *
+    from .kernels/sample_step import *
+    from .kernels/seam import *
 """
 
 import shutil

@@ -1,12 +1,29 @@
 """The serial part of drafting: walk the block, each token seeing those before it (paper, section 3, steps 2-4)."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from . fused_rollout import fused, fused_rollout  # fmt: skip  # isort: skip
-from .. kernels.reference import candidate_pool, correction, gru_step, pooled_correction, split_w1  # fmt: skip  # isort: skip
+from .. kernels.reference import candidate_pool, correction, gru_gates, split_w1  # fmt: skip  # isort: skip
+
+# The products of a step over a pool take microseconds; to wake a thread that sleeps for its share of one takes longer.
+THREADS_SLEEP = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch works with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def rollout(
@@ -45,27 +62,35 @@ def rollout(
     plan = getattr(pick, "plan", None)
     if fused(draft, hidden, base_logits, plan):
         return fused_rollout(draft, hidden, base_logits, anchor_ids, embed, plan, pool)
-    gru, w2, prefix = draft.prefix_gru, draft.embed_proj[2].weight, draft.config.pure_draft_prefix_len
-    w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
-    z = torch.nn.functional.linear(hidden, w_z)
-
-    ids = None
-    if 0 < pool < base_logits.shape[-1] and hidden.shape[1] > prefix:
+    w_z, _ = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
+    z, w2, ids, pooled = linear(hidden, w_z), draft.embed_proj[2].weight, None, None
+    if 0 < pool < base_logits.shape[-1] and hidden.shape[1] > draft.config.pure_draft_prefix_len:
         ids = candidate_pool(base_logits, pool)
-        w2, pooled_base = w2[ids.to(w2.device)], base_logits.gather(2, ids[:, None].expand(-1, hidden.shape[1], -1))
+        w2, pooled = w2[ids.to(w2.device)], base_logits.gather(2, ids[:, None].expand(-1, hidden.shape[1], -1))
+    lone = ids is not None and hidden.device.type == "cpu" and THREADS_SLEEP
+    with one_thread() if lone else nullcontext():
+        return _walk(draft, z, base_logits, anchor_ids, embed, pick, w2, ids, pooled)
 
-    state = hidden.new_zeros(hidden.shape[0], gru.hidden_size)
+
+def _walk(draft, z: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed, pick, w2: Tensor, ids, pooled):
+    """The steps. z [batch, n, rank]; ids [batch, size] and pooled [batch, n, size], the base logits there, of a pool or None."""
+    gru, prefix = draft.prefix_gru, draft.config.pure_draft_prefix_len
+    _, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
+    # W_hh and W_s meet the same S: one product a step
+    recurrent = torch.cat([gru.weight_hh_l0, w_s])
+    state = z.new_zeros(z.shape[0], gru.hidden_size)
+    own = z.new_zeros(z.shape[0], len(gru.weight_hh_l0))
     drafts, picked_from = anchor_ids[:, :0], []
     token = anchor_ids
     has_head = prefix < draft.config.num_drafts  # a DFlash drafter needs no state
-    for i in range(hidden.shape[1]):
+    for i in range(z.shape[1]):
         if has_head:
-            state = gru_step(embed(token)[:, 0], state, gru.weight_ih_l0, gru.weight_hh_l0)
+            state = gru_gates(linear(embed(token)[:, 0], gru.weight_ih_l0), own, state)
+            own, s = linear(state, recurrent).split([len(gru.weight_hh_l0), len(w_s)], dim=-1)
         among = ids if i >= prefix else None
-        logits = base_logits[:, i] if among is None else pooled_base[:, i]
+        logits = base_logits[:, i] if among is None else pooled[:, i]
         if i >= prefix:
-            change = correction if among is None else pooled_correction
-            logits = logits + change(z[:, i], state, w_s, w2).to(logits)
+            logits = logits + correction(z[:, i], s, w2).to(logits)
         picked = _pick(pick, logits, drafts, among, base_logits)
         if picked is None:
             break

@@ -9,18 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def gru_step(e: Tensor, state: Tensor, weight_ih: Tensor, weight_hh: Tensor) -> Tensor:
+def gru_gates(x: Tensor, own: Tensor, state: Tensor) -> Tensor:
     """Consume one token: S' = GRU(E_j, S), no bias, gate order r, z, n.
 
     Args:
-        e: [batch, hidden], embedding of the consumed token.
-        state: [batch, gru], S before it.
-        weight_ih: [3 * gru, hidden]. weight_hh: [3 * gru, gru].
+        x: [batch, 3 * gru], E_j W_ihᵀ of the consumed token. own: [batch, 3 * gru], S W_hhᵀ. state: [batch, gru], S before it.
 
     Returns:
         [batch, gru], S after it.
     """
-    return torch.gru_cell(e, state, weight_ih, weight_hh)
+    width = state.shape[-1]
+    r, z = (x[:, : 2 * width] + own[:, : 2 * width]).sigmoid().split(width, dim=-1)
+    n = torch.tanh(x[:, 2 * width :] + r * own[:, 2 * width :])
+    return torch.lerp(n, state, z)  # (1 - z) n + z S
 
 
 def split_w1(w1: Tensor, hidden_size: int) -> tuple[Tensor, Tensor]:
@@ -32,16 +33,17 @@ def split_w1(w1: Tensor, hidden_size: int) -> tuple[Tensor, Tensor]:
     return w1[:, :hidden_size], w1[:, hidden_size:]
 
 
-def correction(z: Tensor, state: Tensor, w_s: Tensor, w2: Tensor) -> Tensor:
-    """ΔL_i = W2 SiLU(z_i + W_s S) with z_i = W_z H_i.
+def correction(z: Tensor, s: Tensor, w2: Tensor) -> Tensor:
+    """ΔL_i = W2 SiLU(z_i + s) with z_i = W_z H_i and s = W_s S.
 
     Args:
-        z: [batch, rank]. state: [batch, gru]. w_s: [rank, gru]. w2: [vocab, rank].
+        z, s: [batch, rank]. w2: [vocab, rank], or the rows of each text's pool [batch, size, rank].
 
     Returns:
-        [batch, vocab].
+        [batch, vocab] or [batch, size].
     """
-    return F.linear(F.silu(z + F.linear(state, w_s)), w2)
+    code = F.silu(z + s)
+    return F.linear(code, w2) if w2.dim() == 2 else torch.bmm(w2, code[..., None])[..., 0]
 
 
 def candidate_pool(base_logits: Tensor, size: int) -> Tensor:
@@ -56,12 +58,6 @@ def candidate_pool(base_logits: Tensor, size: int) -> Tensor:
     return base_logits.amax(dim=1).topk(size, dim=-1, sorted=False).indices
 
 
-def pooled_correction(z: Tensor, state: Tensor, w_s: Tensor, w2_rows: Tensor) -> Tensor:
-    """`correction` for a pool: w2_rows [batch, size, rank] are the pool's rows of W2. Returns [batch, size]."""
-    code = F.silu(z + F.linear(state, w_s))
-    return torch.bmm(w2_rows, code[..., None])[..., 0]
-
-
 # The twins of the Triton operators. They compute in float32 on weights of any dtype and round where the operators round:
 # what meets a weight is first rounded to the weight's dtype.
 
@@ -72,12 +68,9 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def gru_from_projection(x: Tensor, state: Tensor, weight_hh: Tensor) -> Tensor:
-    """`gru_step` from the projection x = E W_ihᵀ [batch, 3 * gru]; returns float32 [batch, gru]."""
-    own_r, own_z, own_n = F.linear(rounded(state, weight_hh.dtype), weight_hh.float()).chunk(3, dim=-1)
-    in_r, in_z, in_n = x.float().chunk(3, dim=-1)
-    r, z = (in_r + own_r).sigmoid(), (in_z + own_z).sigmoid()
-    n = torch.tanh(in_n + r * own_n)
-    return rounded((1 - z) * n + z * state.float(), weight_hh.dtype)
+    """One step from the projection x = E W_ihᵀ [batch, 3 * gru] and S [batch, gru]; returns float32 [batch, gru]."""
+    own = F.linear(rounded(state, weight_hh.dtype), weight_hh.float())
+    return rounded(gru_gates(x.float(), own, state.float()), weight_hh.dtype)
 
 
 def step_logits(z: Tensor, s: Tensor, w2: Tensor, base: Tensor) -> Tensor:

@@ -24,10 +24,10 @@ from . greedy_step import greedy_kernel, scores_config  # fmt: skip  # isort: sk
 from . gru import gru_config, gru_kernel  # fmt: skip  # isort: skip
 from . pool import pool_kernel  # fmt: skip  # isort: skip
 from . rollout import LAUNCH, rollout_config, rollout_kernel  # fmt: skip  # isort: skip
-from . sample_step import SAMPLE_TILE, sample_kernel, scores_kernel  # fmt: skip  # isort: skip
+from . sample_step import SAMPLE_LAUNCH, SAMPLE_TILE, sample_kernel, scores_kernel  # fmt: skip  # isort: skip
 
 ARCHITECTURES = (80, 90, 120)
-RANK, GRU = 256, 1024  # the published drafters'
+RANK, GRU, VOCAB = 256, 1024, 151936  # the published drafters'
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -50,17 +50,17 @@ def builds(weights: str) -> Iterator[Build]:
     step = {"z": w, "s": f, "w2": w, "base": f}
     draw = {"temperature": "fp32", "top_p": "fp32"}
     yield Build("gru", gru_kernel, {"x": w, "before": f, "after": f, "w_hh": w}, {**gru_config(GRU, dtype), **rounds}, {"num_warps": 4})
-    yield Build("greedy_step", greedy_kernel, {**step, "best": i}, {**scores_config(RANK, dtype), **rounds}, {"num_warps": 4})
-    yield Build("scores", scores_kernel, {**step, "logits": f}, {**scores_config(RANK, dtype), **rounds}, {"num_warps": 4})
+    yield Build("greedy_step", greedy_kernel, {**step, "best": i}, {**scores_config(RANK, VOCAB, dtype), **rounds}, {"num_warps": 4})
+    yield Build("scores", scores_kernel, {**step, "logits": f}, {**scores_config(RANK, VOCAB, dtype), **rounds}, {"num_warps": 4})
     cut = {"K": True, "P": True, "BLOCK": SAMPLE_TILE}
-    yield Build("sample", sample_kernel, {"logits": f, "noise": f, "drawn": i, **draw}, cut, {"num_warps": 8})
+    yield Build("sample", sample_kernel, {"logits": f, "noise": f, "drawn": i, **draw}, cut, SAMPLE_LAUNCH)
     pool = {"base": f, "w2": w, "ids": i, "rows": w, "pooled": f}
     yield Build("pool", pool_kernel, pool, {"BV": 32, "BK": tile(RANK, 256)}, {"num_warps": 4})
     accept = dict.fromkeys(("choices", "drafts", "counts", "accepted", "said"), i)
     yield Build("accept", accept_kernel, accept, {"BN": 32}, {"num_warps": 1})
     pointers = dict.fromkeys(("given", "ids", "best"), i) | dict.fromkeys(("base", "noise", "state", "code", "q"), f)
     pointers |= dict.fromkeys(("z", "table", "w_hh", "w_s", "w2"), w) | {"counter": "*i32"}
-    shape = {**rollout_config(GRU, RANK, dtype), "WIDE_GRU": rounds["WIDE"], "ROUND_GRU": rounds["ROUND"], **rounds}
+    shape = {**rollout_config(GRU, RANK, VOCAB, dtype), "WIDE_GRU": rounds["WIDE"], "ROUND_GRU": rounds["ROUND"], **rounds}
     for pooled in (False, True):
         for sampled in (False, True):
             name = f"rollout_{'sample' if sampled else 'greedy'}{'_pool' if pooled else ''}"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, LOWEST_SCORE, NAMESPACE, cdiv, index_of, pack, product, round_to, rounding, rows_of, silu, tile, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, cdiv, index_of, pack, product, round_to, rounding, rows_of, silu, tile, tl, triton, wide  # fmt: skip  # isort: skip
 
 
 @triton.jit
@@ -60,9 +60,10 @@ def greedy_kernel(
     tl.atomic_max(best + b, tl.max(packed, axis=0), mask=b < batch)
 
 
-def scores_config(rank: int, dtype: torch.dtype) -> dict[str, int]:
-    """Tiles of the correction, as large as they can be without spilling registers (`aot.py`)."""
-    return {"BB": BATCH_TILE, "BV": 32, "BK": tile(rank, 128 // dtype.itemsize)}
+def scores_config(rank: int, size: int, dtype: torch.dtype) -> dict[str, int]:
+    """Tiles of the correction, as large as they can be without spilling registers (`aot.py`); the interpreter pays for programs."""
+    tokens = 2048 if INTERPRETED and size > 8192 else 32
+    return {"BB": BATCH_TILE, "BV": tokens, "BK": tile(rank, 128 // dtype.itemsize)}
 
 
 @torch.library.custom_op(f"{NAMESPACE}::greedy_step", mutates_args=())
@@ -78,7 +79,7 @@ def greedy_step(z: Tensor, s: Tensor, w2: Tensor, base: Tensor) -> Tensor:
     batch, rank = z.shape
     z, s, w2, base = (rows_of(t) for t in (z, s, w2, base))
     best = torch.full((batch,), LOWEST_SCORE, dtype=torch.int64, device=z.device)
-    config = scores_config(rank, w2.dtype)
+    config = scores_config(rank, len(w2), w2.dtype)
     grid = (cdiv(len(w2), config["BV"]), cdiv(batch, config["BB"]))
     greedy_kernel[grid](
         z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), best, batch, rank, len(w2),

@@ -132,9 +132,9 @@ def rollout_kernel(
                 meet(counter, met)
 
 
-def rollout_config(gru: int, rank: int, dtype: torch.dtype) -> dict[str, int]:
+def rollout_config(gru: int, rank: int, size: int, dtype: torch.dtype) -> dict[str, int]:
     """Tiles of all phases, those of the single steps; the draw's is halved, since this kernel has no registers to spare."""
-    units, scores = gru_config(gru, dtype), scores_config(rank, dtype)
+    units, scores = gru_config(gru, dtype), scores_config(rank, size, dtype)
     tiles = {"BG": units["BG"], "BB": BATCH_TILE, "BKG": units["BK"], "BV": scores["BV"], "BKR": scores["BK"]}
     return {**tiles, "BLOCK": SAMPLE_TILE // 2}
 
@@ -160,7 +160,7 @@ def _launch(given, z, base, table, weight_hh, w_s, w2, ids, noise, q, temperatur
         w2, 0 if ids is None else w2.stride(0), w2.stride(-2), best if ids is None else ids.contiguous(),
         state if noise is None else noise.float().contiguous(), state, code, best, state if q is None else q, counter,
         batch, steps, gru, rank, size, float(temperature), top_k, float(top_p),
-        POOL=ids is not None, SAMPLE=q is not None, **filters(top_k, top_p), **rollout_config(gru, rank, w2.dtype),
+        POOL=ids is not None, SAMPLE=q is not None, **filters(top_k, top_p), **rollout_config(gru, rank, size, w2.dtype),
         WIDE_GRU=wide(weight_hh.dtype), ROUND_GRU=rounding(weight_hh.dtype), WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype),
         **LAUNCH, **launch,
     )  # fmt: skip

@@ -9,6 +9,8 @@ from . greedy_step import scores_config, scores_tile  # fmt: skip  # isort: skip
 NOWHERE = tl.constexpr(0x7FFFFFFF)
 SAMPLE_TILE = 1024 if INTERPRETED else 512  # logits of a pass; sixteen comparisons of each are in flight
 
+SAMPLE_LAUNCH = {"num_warps": 8, "maxnreg": 128}  # left alone, ptxas spills to fit more programs
+
 
 @triton.jit
 def keys(x):
@@ -52,9 +54,11 @@ def sample_row(
         x = tl.load(row + at, mask=at < size, other=-float("inf"), cache_modifier=".cg") / temperature
         tl.store(row + at, x, mask=at < size)
         highest = tl.maximum(highest, tl.max(x, axis=0))
-    # with all logits -inf the first place is drawn from a uniform row: any q will do, so long as it is one
-    empty = highest == -float("inf")
-    highest = tl.where(empty, 0.0, highest)
+    if highest == -float("inf"):  # nothing is left to draw from: any q will do, so long as it is one, so a uniform one
+        highest = 0.0
+        for start in range(0, size, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            tl.store(row + at, tl.zeros((BLOCK,), dtype=tl.float32), mask=at < size)
     tl.debug_barrier()  # other threads read what these have written
     floor = tl.max(keys(tl.full((1,), -float("inf"), dtype=tl.float32)), axis=0) * 0
     if K:
@@ -82,8 +86,7 @@ def sample_row(
         drawn = tl.minimum(drawn, tl.min(tl.where(hit, at, NOWHERE), axis=0))
         last = tl.maximum(last, tl.max(tl.where(mass > 0, at, 0), axis=0))
         before += tl.sum(mass, axis=0)
-        kept = tl.where(empty, 0.0, tl.where(keys(x) >= floor, x, -float("inf")))
-        tl.store(row + at, kept, mask=at < size)
+        tl.store(row + at, tl.where(keys(x) >= floor, x, -float("inf")), mask=at < size)
     return tl.where(drawn == NOWHERE, last, drawn)  # rounding may leave the noise beyond the last of the sum
 
 
@@ -120,7 +123,7 @@ def _draw(logits: Tensor, noise: Tensor, temperature: float, top_k: int, top_p: 
     drawn = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     sample_kernel[(len(logits),)](
         logits, noise.float().contiguous(), drawn, logits.shape[1], float(temperature), top_k, float(top_p),
-        **filters(top_k, top_p), BLOCK=SAMPLE_TILE, num_warps=8,
+        **filters(top_k, top_p), BLOCK=SAMPLE_TILE, **SAMPLE_LAUNCH,
     )  # fmt: skip
     return drawn
 
@@ -160,7 +163,7 @@ def sample_step(
     (batch, rank), vocab = z.shape, len(w2)
     z, s, w2, base = (rows_of(t) for t in (z, s, w2, base))
     q = torch.empty(batch, vocab, dtype=torch.float32, device=z.device)
-    config = scores_config(rank, w2.dtype)
+    config = scores_config(rank, vocab, w2.dtype)
     scores_kernel[cdiv(vocab, config["BV"]), cdiv(batch, config["BB"])](
         z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), q, batch, rank, vocab,
         **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,

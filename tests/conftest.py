@@ -25,3 +25,32 @@ def target():
 @pytest.fixture(scope="session")
 def draft():
     return make_draft()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_interpreter():
+    """Triton's interpreter prepares the language anew for every call of a helper in a kernel; once a module and launch is enough."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        yield
+        return
+    prepare, prepared = interpreter._patch_lang, set()
+
+    class Launch:
+        def __init__(self, scope):
+            self.scope = scope
+
+        def restore(self):
+            prepared.clear()
+            self.scope.restore()
+
+    def once(fn):
+        if id(fn.__globals__) in prepared:
+            return None
+        prepared.add(id(fn.__globals__))
+        return Launch(prepare(fn))
+
+    interpreter._patch_lang = once
+    yield
+    interpreter._patch_lang = prepare

@@ -150,8 +150,10 @@ class DominoCandidateGenerator(CandidateGenerator):
         positions = mask.cumsum(-1)[:, last - kept : last] - 1
         return features[:, real], positions[:, real]
 
-    def _draft_block(self, input_ids: Tensor, features: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
-        """Draft up to `count` tokens. Returns drafts [1, m] and the logits they were picked from [1, m, vocab]."""
+    def _draft_block(
+        self, input_ids: Tensor, features: tuple[Tensor, Tensor], count: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Draft up to `count` tokens. Returns drafts [1, m] and the logits they were picked from [1, m, vocab], see `rollout`."""
         embedding, head = self.target.get_input_embeddings(), self.target.get_output_embeddings()
         # Offloaded weights lie on "meta"; their hooks move what they are given.
         home = input_ids.device if self.target.device.type == "meta" else self.target.device

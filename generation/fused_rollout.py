@@ -40,7 +40,10 @@ def plan_for(processors: LogitsProcessorList, embedding: nn.Module, samples: boo
     kinds = [type(processor) for processor in processors]
     if kinds != [kind for kind in known if kind in kinds]:
         return None
-    if any(getattr(p, "min_tokens_to_keep", 1) != 1 or getattr(p, "filter_value", -torch.inf) != -torch.inf for p in processors):
+    if any(
+        getattr(p, "min_tokens_to_keep", 1) != 1 or getattr(p, "filter_value", -torch.inf) != -torch.inf
+        for p in processors
+    ):
         return None
     values = {known[kind]: getattr(p, known[kind]) for kind, p in zip(kinds, processors, strict=True)}
     return Plan(embedding, True, **values, banned=tuple(banned))
@@ -81,7 +84,7 @@ def fused_rollout(draft, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor
             kept = torch.full_like(base_logits[:, prefix:], -torch.inf).scatter_(
                 2, ids[:, None].expand(-1, kept.shape[1], -1), kept.to(base_logits)
             )
-        q = torch.cat([q, kept.to(q)], dim=1)
+        q = torch.cat([base_logits[:, :0] if q is None else q, kept.to(base_logits)], dim=1)
     else:
         places, q = ops.rollout_greedy(*walk), None
     drafts = places if ids is None else ids.gather(1, places)

@@ -49,9 +49,27 @@ def builds(weights: str) -> Iterator[Build]:
     w, f, i = f"*{weights}", "*fp32", "*i64"
     step = {"z": w, "s": f, "w2": w, "base": f}
     draw = {"temperature": "fp32", "top_p": "fp32"}
-    yield Build("gru", gru_kernel, {"x": w, "before": f, "after": f, "w_hh": w}, {**gru_config(GRU, dtype), **rounds}, {"num_warps": 4})
-    yield Build("greedy_step", greedy_kernel, {**step, "best": i}, {**scores_config(RANK, VOCAB, dtype), **rounds}, {"num_warps": 4})
-    yield Build("scores", scores_kernel, {**step, "logits": f}, {**scores_config(RANK, VOCAB, dtype), **rounds}, {"num_warps": 4})
+    yield Build(
+        "gru",
+        gru_kernel,
+        {"x": w, "before": f, "after": f, "w_hh": w},
+        {**gru_config(GRU, dtype), **rounds},
+        {"num_warps": 4},
+    )
+    yield Build(
+        "greedy_step",
+        greedy_kernel,
+        {**step, "best": i},
+        {**scores_config(RANK, VOCAB, dtype), **rounds},
+        {"num_warps": 4},
+    )
+    yield Build(
+        "scores",
+        scores_kernel,
+        {**step, "logits": f},
+        {**scores_config(RANK, VOCAB, dtype), **rounds},
+        {"num_warps": 4},
+    )
     cut = {"K": True, "P": True, "BLOCK": SAMPLE_TILE}
     yield Build("sample", sample_kernel, {"logits": f, "noise": f, "drawn": i, **draw}, cut, SAMPLE_LAUNCH)
     pool = {"base": f, "w2": w, "ids": i, "rows": w, "pooled": f}
@@ -60,12 +78,19 @@ def builds(weights: str) -> Iterator[Build]:
     yield Build("accept", accept_kernel, accept, {"BN": 32}, {"num_warps": 1})
     pointers = dict.fromkeys(("given", "ids", "best"), i) | dict.fromkeys(("base", "noise", "state", "code", "q"), f)
     pointers |= dict.fromkeys(("z", "table", "w_hh", "w_s", "w2"), w) | {"counter": "*i32"}
-    shape = {**rollout_config(GRU, RANK, VOCAB, dtype), "WIDE_GRU": rounds["WIDE"], "ROUND_GRU": rounds["ROUND"], **rounds}
+    shape = {
+        **rollout_config(GRU, RANK, VOCAB, dtype),
+        "WIDE_GRU": rounds["WIDE"],
+        "ROUND_GRU": rounds["ROUND"],
+        **rounds,
+    }
     for pooled in (False, True):
         for sampled in (False, True):
             name = f"rollout_{'sample' if sampled else 'greedy'}{'_pool' if pooled else ''}"
             constants = {**shape, "POOL": pooled, "SAMPLE": sampled, "K": sampled, "P": sampled}
-            yield Build(name, rollout_kernel, {**pointers, **draw}, constants, {**LAUNCH, "launch_cooperative_grid": True})
+            yield Build(
+                name, rollout_kernel, {**pointers, **draw}, constants, {**LAUNCH, "launch_cooperative_grid": True}
+            )
 
 
 def cubin(build: Build, architecture: int) -> tuple[bytes, int]:
@@ -95,7 +120,13 @@ def build_all(architectures: list[int], weights: list[str]) -> list[dict[str, An
         for dtype in weights:
             for build in builds(dtype):
                 binary, shared = cubin(build, architecture)
-                row = {"kernel": build.name, "sm": architecture, "weights": dtype, "bytes": len(binary), "shared": shared}
+                row = {
+                    "kernel": build.name,
+                    "sm": architecture,
+                    "weights": dtype,
+                    "bytes": len(binary),
+                    "shared": shared,
+                }
                 found.append({**row, **usage(binary)})
     return found
 

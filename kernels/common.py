@@ -13,7 +13,9 @@ try:
     import triton
     import triton.language as tl
 except ImportError as error:  # the seam asks before it imports a kernel
-    raise ImportError("Domino's Triton kernels need the `triton` package; set DOMINO_KERNELS=torch without it.") from error
+    raise ImportError(
+        "Domino's Triton kernels need the `triton` package; set DOMINO_KERNELS=torch without it."
+    ) from error
 
 # Copies of this folder (installed, by remote code) must not register one another's operators.
 NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])

@@ -19,7 +19,9 @@ def scores_tile(
         k = start + tl.arange(0, BK)
         inside = (k < rank)[:, None] & in_b[None, :]
         code = tl.load(z + b64[None, :] * z_stride + k[:, None], mask=inside, other=0.0).to(tl.float32)
-        code += tl.load(s + b64[None, :] * s_stride + k[:, None], mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+        code += tl.load(s + b64[None, :] * s_stride + k[:, None], mask=inside, other=0.0, cache_modifier=".cg").to(
+            tl.float32
+        )
         rows = tl.load(w2 + v64[:, None] * w2_stride + k[None, :], mask=in_v[:, None] & (k < rank)[None, :], other=0.0)
         acc = product(rows, round_to(silu(code), ROUND), acc, WIDE)
     inside = in_v[:, None] & in_b[None, :]

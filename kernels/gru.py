@@ -28,7 +28,10 @@ def gru_tile(
         k = start + tl.arange(0, BK)
         in_k = k < gru
         s = tl.load(
-            before + b64[None, :] * gru + k[:, None], mask=in_k[:, None] & in_b[None, :], other=0.0, cache_modifier=".cg"
+            before + b64[None, :] * gru + k[:, None],
+            mask=in_k[:, None] & in_b[None, :],
+            other=0.0,
+            cache_modifier=".cg",
         )
         inside = in_g[:, None] & in_k[None, :]
         reset = product(tl.load(rows + k[None, :], mask=inside, other=0.0), s, reset, WIDE)
@@ -51,7 +54,24 @@ def gru_kernel(
 ):  # fmt: skip
     b_tile = tl.program_id(1)
     x_rows = b_tile * BB + tl.arange(0, BB)
-    gru_tile(x, x_rows, x_stride, before, after, w_hh, w_stride, tl.program_id(0), b_tile, batch, gru, BG, BB, BK, WIDE, ROUND)
+    gru_tile(
+        x,
+        x_rows,
+        x_stride,
+        before,
+        after,
+        w_hh,
+        w_stride,
+        tl.program_id(0),
+        b_tile,
+        batch,
+        gru,
+        BG,
+        BB,
+        BK,
+        WIDE,
+        ROUND,
+    )
 
 
 def gru_config(gru: int, dtype: torch.dtype) -> dict[str, int]:

@@ -141,7 +141,8 @@ def rollout_steps(given, z, base, table, weight_hh, w_s, w2, ids, choose) -> Ten
     state = torch.zeros(given.shape[0], weight_hh.shape[1], device=z.device)
     for place in range(known - 1):
         state = gru_from_projection(table[given[:, place]], state, weight_hh)
-    token, picked = given[:, -1], []
+    token = given[:, -1]
+    picked: list[Tensor] = []
     for slot in range(known - 1, z.shape[1]):
         state = gru_from_projection(table[token], state, weight_hh)
         s = F.linear(rounded(state, w_s.dtype), w_s.float())

@@ -9,7 +9,7 @@ cache. With one program there is nothing to wait for, which is how the interpret
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, HIGHEST, INTERPRETED, LOWEST_SCORE, NAMESPACE, cdiv, index_of, pack, product, rounding, rows_of, tile, tl, triton, unpack, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, index_of, pack, product, rounding, rows_of, tl, triton, unpack, wide  # fmt: skip  # isort: skip
 from . greedy_step import pooled_tile, scores_config, scores_tile  # fmt: skip  # isort: skip
 from . gru import gru_config, gru_tile  # fmt: skip  # isort: skip
 from . sample_step import SAMPLE_TILE, filters, sample_row  # fmt: skip  # isort: skip
@@ -75,7 +75,9 @@ def rollout_kernel(
             b64, in_b = b.to(tl.int64), b < batch
             token = tl.load(given + b64 * known + tl.minimum(step, known - 1), mask=in_b, other=0)
             if first > 0:
-                token = unpack(tl.load(best + b64 * steps + first - 1, mask=in_b, other=0xFFFFFFFF, cache_modifier=".cg"))
+                token = unpack(
+                    tl.load(best + b64 * steps + first - 1, mask=in_b, other=0xFFFFFFFF, cache_modifier=".cg")
+                )
                 if POOL:
                     token = tl.load(ids + b64 * size + token, mask=in_b, other=0)
             gru_tile(
@@ -169,7 +171,14 @@ def _launch(given, z, base, table, weight_hh, w_s, w2, ids, noise, q, temperatur
 
 @torch.library.custom_op(f"{NAMESPACE}::rollout_greedy", mutates_args=())
 def rollout_greedy(
-    given: Tensor, z: Tensor, base: Tensor, table: Tensor, weight_hh: Tensor, w_s: Tensor, w2: Tensor, ids: Tensor | None
+    given: Tensor,
+    z: Tensor,
+    base: Tensor,
+    table: Tensor,
+    weight_hh: Tensor,
+    w_s: Tensor,
+    w2: Tensor,
+    ids: Tensor | None,
 ) -> Tensor:
     """Walk the block greedily.
 

@@ -54,7 +54,9 @@ def _decide(choice: str, device: str) -> bool:
     if choice == "triton" and not installed:
         raise ValueError("DOMINO_KERNELS=triton, but the package triton is not installed.")
     if choice == "triton" and device != "cuda" and not interpreted:
-        raise ValueError(f"DOMINO_KERNELS=triton on device {device!r} runs only in the interpreter: TRITON_INTERPRET=1.")
+        raise ValueError(
+            f"DOMINO_KERNELS=triton on device {device!r} runs only in the interpreter: TRITON_INTERPRET=1."
+        )
     used = choice == "triton" or (choice == "auto" and installed and device == "cuda")
     logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", choice)
     return used

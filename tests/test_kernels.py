@@ -114,7 +114,15 @@ def test_addresses_beyond_int32():
     assert ops.greedy_step(z, z + 1, w2, base).tolist() == [40, 40]
 
 
-FILTERS = [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.3, 5, 1.0), (0.9, 0, 0.7), (1.0, 20, 0.5), (0.3, 1, 0.9), (1.0, 10**6, 0.999)]
+FILTERS = [
+    (1.0, 0, 1.0),
+    (0.7, 0, 1.0),
+    (1.3, 5, 1.0),
+    (0.9, 0, 0.7),
+    (1.0, 20, 0.5),
+    (0.3, 1, 0.9),
+    (1.0, 10**6, 0.999),
+]
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), FILTERS)
@@ -173,7 +181,9 @@ def test_sample_step(dtype):
 def test_gather_pool(dtype):
     base, w2 = randn(2, 3, 100), randn(100, 37, dtype=dtype)
     ids = reference.candidate_pool(base, 41)
-    for got, expected in zip(ops.gather_pool(poisoned(base), poisoned(w2), ids), reference.gather_pool(base, w2, ids), strict=True):
+    for got, expected in zip(
+        ops.gather_pool(poisoned(base), poisoned(w2), ids), reference.gather_pool(base, w2, ids), strict=True
+    ):
         assert torch.equal(got, expected)
 
 
@@ -202,7 +212,8 @@ def test_operators_know_their_shapes_without_running():
         ops.sample: (base, torch.rand(2).to(DEVICE), 1.0, 3, 0.9),
         ops.sample_step: (z, z, w2, base, torch.rand(2).to(DEVICE), 1.0, 3, 0.9),
         ops.gather_pool: (randn(2, 3, 30), w2, torch.tensor([[1, 2], [3, 4]], device=DEVICE)),
-        ops.accept: tuple(torch.ones(2, n, dtype=torch.int64, device=DEVICE) for n in (4, 3)) + (torch.ones(2, dtype=torch.int64, device=DEVICE),),
+        ops.accept: tuple(torch.ones(2, n, dtype=torch.int64, device=DEVICE) for n in (4, 3))
+        + (torch.ones(2, dtype=torch.int64, device=DEVICE),),
     }.items():
         torch.library.opcheck(operator, args, test_utils=("test_schema", "test_faketensor"))
 

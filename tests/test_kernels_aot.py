@@ -14,7 +14,11 @@ def build(folder, *arguments):
     """Rows of `domino.kernels.aot`, in a process of its own: interpreted kernels cannot be compiled."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-m", "domino.kernels.aot", *arguments], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "domino.kernels.aot", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return [json.loads(line) for line in done.stdout.splitlines()]

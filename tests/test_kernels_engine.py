@@ -33,7 +33,13 @@ def launches(monkeypatch):
 @pytest.mark.parametrize("prefix", [0, 1, 2])
 def test_the_engine_says_the_same_either_way(shift, pool, prefix, launches):
     target, draft = make_target().to(DEVICE), make_draft(shift_label=shift, pure_draft_prefix_len=prefix).to(DEVICE)
-    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "candidate_pool": pool, "verify_length": 4}
+    options = {
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "eos_token_id": None,
+        "candidate_pool": pool,
+        "verify_length": 4,
+    }
     said = {}
     for choice in ("torch", "triton"):
         with seam.forced(choice):

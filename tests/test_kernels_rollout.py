@@ -14,8 +14,14 @@ from test_kernels import DEVICE, DTYPES, poison, poisoned, randn  # noqa: F401  
 def make(batch, slots, gru, rank, vocab, known, dtype, pool=0, seed=0, scale=1.0):
     """Arguments of a rollout, z and base as views of what holds the slot before them."""
     given = torch.randint(vocab, (batch, known), generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-    z, base = randn(batch, slots + 1, rank, dtype=dtype, seed=seed)[:, 1:], randn(batch, slots + 1, vocab, seed=seed)[:, 1:]
-    table, w_hh = randn(vocab, 3 * gru, dtype=dtype, seed=seed), randn(3 * gru, gru, dtype=dtype, seed=seed, scale=scale)
+    z, base = (
+        randn(batch, slots + 1, rank, dtype=dtype, seed=seed)[:, 1:],
+        randn(batch, slots + 1, vocab, seed=seed)[:, 1:],
+    )
+    table, w_hh = (
+        randn(vocab, 3 * gru, dtype=dtype, seed=seed),
+        randn(3 * gru, gru, dtype=dtype, seed=seed, scale=scale),
+    )
     w_s, w2 = randn(rank, 5 + gru, dtype=dtype, seed=seed)[:, 5:], randn(vocab, rank, dtype=dtype, seed=seed)
     ids = None
     if pool:
@@ -137,7 +143,9 @@ def test_fake_registration():
     args = make(2, 4, 8, 8, 40, 2, torch.float32, pool=17)
     torch.library.opcheck(ops.rollout_greedy, args, test_utils=("test_schema", "test_faketensor"))
     noise = torch.rand(2, 3).to(DEVICE)
-    torch.library.opcheck(ops.rollout_sample, (*args, noise, 1.0, 3, 0.9), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        ops.rollout_sample, (*args, noise, 1.0, 3, 0.9), test_utils=("test_schema", "test_faketensor")
+    )
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/engine import *
     from .generation/features import *
     from .generation/few_queries import *
+    from .generation/fused_rollout import *
     from .generation/packed import *
     from .generation/processing import *
     from .generation/rollout import *
@@ -20,7 +21,16 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/verify_length import *
     from .generation/view import *
     from .custom_generate/generate import *
+    from .kernels/accept import *
+    from .kernels/common import *
+    from .kernels/greedy_step import *
+    from .kernels/gru import *
+    from .kernels/operators import *
+    from .kernels/pool import *
     from .kernels/reference import *
+    from .kernels/rollout import *
+    from .kernels/sample_step import *
+    from .kernels/seam import *
 """
 
 import shutil

@@ -1,6 +1,5 @@
 """The drafting side of transformers' assisted decoding."""
 
-import functools
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from transformers import DynamicCache
 from transformers.generation import CandidateGenerator, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
+from . fused_rollout import plan_for  # fmt: skip  # isort: skip
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
@@ -17,6 +17,20 @@ class DraftContext(DynamicCache):
     """Keys and values of the verified context per draft layer, and the ids [1, length] it was last drafted for."""
 
     verified_ids: Tensor | None = None
+
+
+class Pick:
+    """Picks the drafts of one block for `rollout`; `plan` says so where a rollout in one launch can do it."""
+
+    def __init__(self, generator: "DominoCandidateGenerator", input_ids: Tensor, embedding):
+        self.input_ids, samples = input_ids, generator.samples_drafts
+        self.pick = generator._sample if samples else generator._argmax
+        banned = generator.eos_ids if samples else ()
+        # criteria of the caller are asked about every draft
+        self.plan = None if generator.criteria else plan_for(generator.logits_processor, embedding, samples, banned)
+
+    def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
+        return self.pick(self.input_ids, logits, drafts)
 
 
 class DominoCandidateGenerator(CandidateGenerator):
@@ -136,8 +150,10 @@ class DominoCandidateGenerator(CandidateGenerator):
         positions = mask.cumsum(-1)[:, last - kept : last] - 1
         return features[:, real], positions[:, real]
 
-    def _draft_block(self, input_ids: Tensor, features: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
-        """Draft up to `count` tokens. Returns drafts [1, m] and the logits they were picked from [1, m, vocab]."""
+    def _draft_block(
+        self, input_ids: Tensor, features: tuple[Tensor, Tensor], count: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Draft up to `count` tokens. Returns drafts [1, m] and the logits they were picked from [1, m, vocab], see `rollout`."""
         embedding, head = self.target.get_input_embeddings(), self.target.get_output_embeddings()
         # Offloaded weights lie on "meta"; their hooks move what they are given.
         home = input_ids.device if self.target.device.type == "meta" else self.target.device
@@ -151,8 +167,13 @@ class DominoCandidateGenerator(CandidateGenerator):
         hidden = hidden[:, self.config.first_slot : self.config.first_slot + count]
         base = head(hidden.to(home, self.target.dtype)).to(input_ids.device)
         base = base.to(torch.promote_types(base.dtype, torch.float32))
-        pick = self._sample if self.samples_drafts else self._argmax
-        return self.draft.rollout(hidden, base, anchor, embed, functools.partial(pick, input_ids))
+        drafts, q = self.draft.rollout(hidden, base, anchor, embed, Pick(self, input_ids, embedding))
+        if self.samples_drafts or not self.eos_ids:
+            return drafts, q
+        # a rollout in one launch does not stop at an end token
+        ends = torch.isin(drafts[0], drafts.new_tensor(self.eos_ids)).tolist()
+        kept = (ends + [True]).index(True)
+        return drafts[:, :kept], None if q is None else q[:, :kept]
 
     def _process(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> Tensor:
         if not self.logits_processor:

@@ -17,6 +17,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 
 from . accept import RULES, greedy  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
+from . fused_rollout import plan_for  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . row_draft import RowDraft  # fmt: skip  # isort: skip
 from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
@@ -279,6 +280,10 @@ class Picker:
     def __init__(self, call: Call, most: list[int], adaptive: bool):
         self.call, self.most = call, most
         self.round = Round(call.length.calibration, call.length.at(len(most)), most) if adaptive else None
+        # What reads the logits alone may be shown a pool's. A rollout in one launch tells neither times nor probabilities.
+        plan = plan_for(call.processing.processors, call.draft.embedding, call.samples)
+        self.compact, self.samples = plan is not None, call.samples
+        self.plan = None if call.timed and call.settings.verify_length == "auto" else plan
         self.tops: list[Tensor] = []
         self.times: list[float] = []
 
@@ -302,6 +307,8 @@ class Picker:
 
     def note(self, began: float, ended: float) -> None:
         """Tell what the block and each step cost. The first pick ends the block; a pick to the next one is a step."""
+        if not self.times:
+            return
         costs = self.call.length.at(len(self.call.rows.alive))
         costs.block.append(self.times[0] - began)
         steps = len(self.tops)

@@ -1,0 +1,67 @@
+"""The one place that says whether Triton or torch computes: `auto`, `triton` or `torch`.
+
+`DOMINO_KERNELS` says it for a process, `forced` for a stretch of code. `auto` is Triton on CUDA where the package is installed.
+"""
+
+import functools
+import importlib
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+
+import torch
+
+CHOICES = ("auto", "triton", "torch")
+logger = logging.getLogger(__name__)
+_forced: ContextVar[str | None] = ContextVar("domino_kernels", default=None)
+
+
+@contextmanager
+def forced(choice: str) -> Iterator[None]:
+    """Within it, `choice` holds whatever the environment says."""
+    token = _forced.set(_checked(choice))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def uses_triton(device: torch.device) -> bool:
+    """Whether the operators on tensors of this device are Triton's.
+
+    Raises:
+        `ValueError`: an unknown choice, or Triton is asked for where it cannot run.
+    """
+    choice = _forced.get() or _checked(os.environ.get("DOMINO_KERNELS", "auto"))
+    return _decide(choice, device.type)
+
+
+def _checked(choice: str) -> str:
+    if choice not in CHOICES:
+        raise ValueError(f"DOMINO_KERNELS must be one of {', '.join(CHOICES)}, got {choice!r}.")
+    return choice
+
+
+@functools.cache
+def _decide(choice: str, device: str) -> bool:
+    """Decided and logged once for each choice and kind of device."""
+    installed = importlib.util.find_spec("triton") is not None
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if choice == "triton" and not installed:
+        raise ValueError("DOMINO_KERNELS=triton, but the package triton is not installed.")
+    if choice == "triton" and device != "cuda" and not interpreted:
+        raise ValueError(
+            f"DOMINO_KERNELS=triton on device {device!r} runs only in the interpreter: TRITON_INTERPRET=1."
+        )
+    used = choice == "triton" or (choice == "auto" and installed and device == "cuda")
+    logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", choice)
+    return used
+
+
+def operators() -> ModuleType:
+    """The module with the Triton operators; importing it is what needs triton."""
+    return importlib.import_module(".operators", __package__)

@@ -1,0 +1,153 @@
+"""Through the engine and `generate`, the seam forced to Triton (interpreted) and to torch."""
+
+import pytest
+import torch
+from domino import generate
+from domino.generation import fused_rollout
+from domino.generation.fused_rollout import Plan, plan_for, projections
+from domino.kernels import seam
+from tiny import VOCAB, make_draft, make_target
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+IDS = torch.randint(3, VOCAB - 1, (3, 7), generator=torch.Generator().manual_seed(4))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Counts the rollouts that were one launch."""
+    seen = []
+    one = fused_rollout.fused_rollout
+
+    def spy(*args):
+        seen.append(args[-1])
+        return one(*args)
+
+    monkeypatch.setattr("domino.generation.rollout.fused_rollout", spy)
+    return seen
+
+
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("pool", [0, 7])
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+def test_the_engine_says_the_same_either_way(shift, pool, prefix, launches):
+    target, draft = make_target().to(DEVICE), make_draft(shift_label=shift, pure_draft_prefix_len=prefix).to(DEVICE)
+    options = {
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "eos_token_id": None,
+        "candidate_pool": pool,
+        "verify_length": 4,
+    }
+    said = {}
+    for choice in ("torch", "triton"):
+        with seam.forced(choice):
+            said[choice] = generate(target, draft, IDS.to(DEVICE), **options), draft.statistics.accepted
+        assert bool(launches) == (choice == "triton")
+    plain = target.generate(IDS.to(DEVICE), max_new_tokens=12, do_sample=False, eos_token_id=None)
+    assert torch.equal(said["triton"][0], plain)
+    assert torch.equal(said["torch"][0], plain)
+    assert said["triton"][1] == said["torch"][1]  # and the drafts were the same
+
+
+@pytest.mark.parametrize("eos", [None, [5, 9, 11, 20, 31]])
+def test_generate_with_an_assistant_too(eos, launches):
+    target, draft = make_target("qwen3").to(DEVICE), make_draft().to(DEVICE)
+    options = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": eos}
+    plain = target.generate(IDS[:1].to(DEVICE), **options)
+    for choice in ("torch", "triton"):
+        with seam.forced(choice):
+            assert torch.equal(target.generate(IDS[:1].to(DEVICE), assistant_model=draft, **options), plain)
+    assert launches
+
+
+@pytest.mark.parametrize("pool", [0, 9])
+def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
+    """The q of a sampled rollout is what torch makes of the same drafts, and every draft is possible under it."""
+    target, draft = make_target().float(), make_draft().float()
+    embedding, c = target.get_input_embeddings(), draft.config
+    torch.manual_seed(0)
+    hidden, base = torch.randn(3, c.num_drafts, c.hidden_size), torch.randn(3, c.num_drafts, VOCAB)
+    plan = Plan(embedding, True, temperature=0.8, top_k=6, top_p=0.9, banned=(4, 5))
+
+    class Pick:
+        plan = None
+
+        def __call__(self, logits, drafts):
+            raise AssertionError("a rollout in one launch asks nobody")
+
+    pick = Pick()
+    pick.plan = plan
+    with seam.forced("triton"), torch.no_grad():
+        drafts, q = draft.rollout(hidden, base, IDS[:, :1], embedding, pick, pool)
+    assert drafts.shape == (3, c.num_drafts)
+    assert q.gather(2, drafts[..., None]).isfinite().all()
+    assert (q[..., [4, 5]] == -torch.inf).all()
+    assert (q.isfinite().sum(-1) <= 6).all()
+
+    def replay(logits, so_far):
+        from domino.kernels.reference import warp
+
+        logits = logits.index_fill(1, torch.tensor([4, 5]), -torch.inf)
+        return drafts[:, so_far.shape[1] : so_far.shape[1] + 1], warp(logits, 0.8, 6, 0.9)
+
+    masked = base.index_fill(2, torch.tensor([4, 5]), -torch.inf)
+    with seam.forced("torch"), torch.no_grad():
+        _, expected = draft.rollout(hidden, masked, IDS[:, :1], embedding, replay, pool)
+    assert torch.equal(q.isfinite(), expected.isfinite())
+    torch.testing.assert_close(q.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=0)
+
+
+def test_sampling_through_the_engine_launches_once_a_block(launches):
+    target, draft = make_target().to(DEVICE), make_draft().to(DEVICE)
+    with seam.forced("triton"):
+        options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, "verify_length": 4}
+        out = generate(target, draft, IDS.to(DEVICE), **options)
+        assert out.shape[0] == 3
+        blocks = len(launches)
+        assert blocks > 0
+        generate(target, draft, IDS.to(DEVICE), min_p=0.1, **options)
+    assert len(launches) == blocks  # min-p is no part of a launch
+
+
+def test_what_a_plan_can_be():
+    embedding = torch.nn.Embedding(4, 2)
+    warpers = [TemperatureLogitsWarper(0.7), TopKLogitsWarper(5), TopPLogitsWarper(0.9)]
+    assert plan_for(warpers, embedding, True) == Plan(embedding, True, 0.7, 5, 0.9)
+    assert plan_for(warpers[::2], embedding, True) == Plan(embedding, True, 0.7, 0, 0.9)
+    assert plan_for([], embedding, False, (2,)) == Plan(embedding, banned=(2,))
+    assert plan_for(warpers[::-1], embedding, True) is None  # another order cuts otherwise
+    assert plan_for([*warpers, MinPLogitsWarper(0.1)], embedding, True) is None
+    assert plan_for(warpers, embedding, False) is None
+    assert plan_for([TopPLogitsWarper(0.9, min_tokens_to_keep=3)], embedding, True) is None
+
+
+def test_projections_follow_the_weights():
+    draft, embedding = make_draft(), make_target().get_input_embeddings()
+    other = make_target(seed=3).get_input_embeddings()
+    with torch.no_grad():
+        first = projections(draft, embedding, embedding)
+        torch.testing.assert_close(first, embedding.weight @ draft.prefix_gru.weight_ih_l0.T)
+        assert projections(draft, embedding, embedding) is first
+        assert not torch.equal(projections(draft, other, other), first)
+        draft.prefix_gru.weight_ih_l0.mul_(2)
+        torch.testing.assert_close(projections(draft, embedding, embedding), 2 * first)
+
+
+def test_the_seam_refuses_what_it_cannot_do(monkeypatch):
+    with pytest.raises(ValueError, match="auto, triton, torch"), seam.forced("cuda"):
+        pass
+    monkeypatch.setenv("DOMINO_KERNELS", "fast")
+    with pytest.raises(ValueError, match="'fast'"):
+        seam.uses_triton(torch.device("cpu"))
+    monkeypatch.setenv("DOMINO_KERNELS", "torch")
+    assert not seam.uses_triton(torch.device("cuda"))
+    with seam.forced("auto"):
+        assert seam.uses_triton(torch.device("cuda"))
+        assert not seam.uses_triton(torch.device("cpu"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    seam._decide.cache_clear()
+    with seam.forced("triton"), pytest.raises(ValueError, match="interpreter"):
+        seam.uses_triton(torch.device("cpu"))
+    seam._decide.cache_clear()

@@ -1,0 +1,161 @@
+"""The persistent rollout against its twin: greedy with every difference proved to be a tie, sampled given the noise."""
+
+import random
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from domino.kernels import operators as ops
+from domino.kernels import reference
+from test_kernels import DEVICE, DTYPES, poison, poisoned, randn  # noqa: F401  (poison is a fixture)
+
+
+def make(batch, slots, gru, rank, vocab, known, dtype, pool=0, seed=0, scale=1.0):
+    """Arguments of a rollout, z and base as views of what holds the slot before them."""
+    given = torch.randint(vocab, (batch, known), generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+    z, base = (
+        randn(batch, slots + 1, rank, dtype=dtype, seed=seed)[:, 1:],
+        randn(batch, slots + 1, vocab, seed=seed)[:, 1:],
+    )
+    table, w_hh = (
+        randn(vocab, 3 * gru, dtype=dtype, seed=seed),
+        randn(3 * gru, gru, dtype=dtype, seed=seed, scale=scale),
+    )
+    w_s, w2 = randn(rank, 5 + gru, dtype=dtype, seed=seed)[:, 5:], randn(vocab, rank, dtype=dtype, seed=seed)
+    ids = None
+    if pool:
+        ids = reference.candidate_pool(base, pool).sort(dim=-1).values
+        base, w2 = reference.gather_pool(base, w2, ids)
+    return given, z, poisoned(base), table, w_hh, poisoned(w_s), w2, ids
+
+
+def assert_same_walk(places, args, allowed):
+    """Where the walks part for the first time the twin's two logits are a tie; the twin then goes on with the other's token."""
+    steps = []
+
+    def choose(logits, step):
+        steps.append(logits)
+        return places[:, step]
+
+    reference.rollout_steps(*args, choose)
+    for step, logits in enumerate(steps):
+        best = logits.argmax(dim=-1)
+        for row in (places[:, step] != best).nonzero()[:, 0].tolist():
+            gap = float(logits[row, best[row]] - logits[row, places[row, step]])
+            assert gap <= allowed, f"row {row} step {step}: {gap} apart"
+
+
+# batch, slots, gru, rank, vocab, known
+SHAPES = [(1, 3, 16, 8, 40, 2), (3, 5, 20, 12, 130, 1), (17, 3, 24, 40, 65, 3), (2, 4, 40, 70, 300, 2)]
+# Logits of size ten. A state on the edge of two bfloat16 values may fall to either side, and moves a logit by about that much.
+TIES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-1}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("pool", [0, 33])
+def test_greedy(dtype, shape, pool):
+    args = make(*shape, dtype, pool)
+    places = ops.rollout_greedy(*args)
+    assert places.shape == (shape[0], shape[1] - shape[5] + 1)
+    assert_same_walk(places, args, TIES[dtype])
+    # in float32 nothing but a true tie may differ, and random logits have none
+    assert dtype != torch.float32 or torch.equal(places, reference.rollout_greedy(*args))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 15, 16, 33, 64])
+def test_any_batch(batch):
+    args = make(batch, 2, 8, 8, 40, 1, torch.float32, pool=17)
+    assert torch.equal(ops.rollout_greedy(*args), reference.rollout_greedy(*args))
+
+
+def test_ties_go_to_the_lowest_place():
+    given, z, base, table, w_hh, w_s, w2, ids = make(3, 4, 8, 8, 90, 2, torch.float32)
+    places = ops.rollout_greedy(given, z, torch.zeros_like(base), table, w_hh, w_s, w2 * 0, ids)
+    assert (places == 0).all()
+
+
+def test_saturated():
+    """A recurrence that drives every gate to its end, and logits that hide the correction."""
+    args = list(make(4, 4, 16, 8, 70, 2, torch.float32, scale=100.0))
+    args[2] = args[2] * 1e6
+    places = ops.rollout_greedy(*args)
+    assert torch.equal(places, reference.rollout_greedy(*args))
+
+
+@pytest.mark.parametrize("pool", [0, 33])
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 9, 0.8), (1.5, 0, 0.6)])
+def test_sampled_given_the_noise(pool, temperature, top_k, top_p):
+    args = make(3, 5, 20, 12, 130, 2, torch.float32, pool)
+    noise = torch.rand(3, 4, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    places, q = ops.rollout_sample(*args, noise, temperature, top_k, top_p)
+    expected, expected_q = reference.rollout_sample(*args, noise, temperature, top_k, top_p)
+    assert torch.equal(places, expected)
+    assert torch.equal(q.isneginf(), expected_q.isneginf())
+    torch.testing.assert_close(q, expected_q, atol=1e-4, rtol=1e-4)
+
+
+def test_sampled_in_bfloat16_draws_from_its_own_q():
+    """Rounded states may move q a little, so the draw is checked against the q that was returned."""
+    args = make(4, 4, 20, 12, 130, 2, torch.bfloat16, pool=50)
+    noise = torch.rand(4, 3, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    places, q = ops.rollout_sample(*args, noise, 0.8, 20, 0.9)
+    total = q.double().softmax(-1).cumsum(-1)
+    at = total.gather(2, places[..., None])[..., 0]
+    before = torch.where(places > 0, total.gather(2, (places - 1).clamp(min=0)[..., None])[..., 0], 0.0)
+    assert ((before - 1e-6 <= noise) & (noise <= at + 1e-6)).all()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs its programs together by itself")
+@pytest.mark.parametrize("pool", [0, 33])
+@pytest.mark.parametrize("programs", [2, 5, 11])
+def test_programs_that_wait_for_one_another(pool, programs, monkeypatch):
+    """In random turns between barriers every order gives the walk of one program; without the barriers it does not."""
+    from lockstep import lockstep
+
+    args = make(3, 5, 40, 36, 130, 2, torch.float32, pool)
+    noise = torch.rand(3, 4, generator=torch.Generator().manual_seed(1))
+    greedy, (drawn, q) = ops.rollout_greedy(*args), ops.rollout_sample(*args, noise, 0.9, 12, 0.9)
+    for seed in range(2):
+        with lockstep(monkeypatch, programs, seed) as turns:
+            assert torch.equal(ops.rollout_greedy(*args), greedy)
+            assert turns.meetings >= 5 * 2
+        with lockstep(monkeypatch, programs, seed):
+            again = ops.rollout_sample(*args, noise, 0.9, 12, 0.9)
+        assert torch.equal(again[0], drawn)
+        assert torch.equal(again[1], q)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="as above")
+def test_the_barriers_are_needed(monkeypatch):
+    """The test above would notice: with programs that run past their barriers the walks differ."""
+    from lockstep import lockstep
+
+    args = make(3, 5, 40, 36, 130, 2, torch.float32)
+    greedy = ops.rollout_greedy(*args)
+    with lockstep(monkeypatch, 5, 0) as turns:
+        turns.meet = lambda counter, target: None
+        assert not torch.equal(ops.rollout_greedy(*args), greedy)
+
+
+def test_fake_registration():
+    args = make(2, 4, 8, 8, 40, 2, torch.float32, pool=17)
+    torch.library.opcheck(ops.rollout_greedy, args, test_utils=("test_schema", "test_faketensor"))
+    noise = torch.rand(2, 3).to(DEVICE)
+    torch.library.opcheck(
+        ops.rollout_sample, (*args, noise, 1.0, 3, 0.9), test_utils=("test_schema", "test_faketensor")
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("pool", [0, 1024])
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_published_shapes_on_the_device(pool, batch):
+    """Qwen3-8B's head, many times over: a race would show as another walk."""
+    args = make(batch, 16, 1024, 256, 151936, 2, torch.bfloat16, pool, scale=0.03)
+    first = ops.rollout_greedy(*args)
+    assert_same_walk(first, args, TIES[torch.bfloat16])
+    for _ in range(random.Random(0).randint(50, 60)):
+        assert torch.equal(ops.rollout_greedy(*args), first)

@@ -29,7 +29,10 @@ class RowDraft:
         self.home, self.dtype = device if home.type == "meta" else home, target.dtype
         self.cache = RowCache(self.config.num_hidden_layers, rows, indexed=run is not None)
         self.run = run or draft
-        self.device, self.own_dtype = draft.device, draft.dtype  # asked of a model they are looked for among its parameters
+        self.device, self.own_dtype = (
+            draft.device,
+            draft.dtype,
+        )  # asked of a model they are looked for among its parameters
         self.waiting: list[tuple[Tensor, list[int]]] = []  # features the context does not hold yet
 
     def add(self, features: Tensor, counts: list[int]) -> None:

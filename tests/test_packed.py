@@ -115,4 +115,6 @@ def test_greedy_text_differs_at_ties_only(rows):
     plain, ours = target.generate(ids, **options), generate(target, draft, ids, **options)
     for row in range(rows):
         if not torch.equal(plain[row], ours[row]):
-            assert first_gap(target, plain[row : row + 1], ours[row : row + 1]) <= 2 * 2**-8 * 8  # two roundings of logits up to 8
+            assert (
+                first_gap(target, plain[row : row + 1], ours[row : row + 1]) <= 2 * 2**-8 * 8
+            )  # two roundings of logits up to 8

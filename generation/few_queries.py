@@ -28,7 +28,7 @@ def few_queries(module, query: Tensor, key: Tensor, value: Tensor, attention_mas
     """
     rows, heads, n, width = query.shape
     groups = heads // key.shape[1]
-    plain = attention_mask is None or attention_mask.shape[1] != 1 or kwargs.get("position_bias") is not None
+    plain = attention_mask is None or attention_mask.shape[1:3] != (1, n) or kwargs.get("position_bias") is not None
     if plain or groups == 1 or n > FEW or kwargs.get("softcap") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     out = F.scaled_dot_product_attention(

@@ -5,14 +5,20 @@ keys as they are (`few_queries.py`). The model itself stays as it is.
 """
 
 import copy
-from collections import OrderedDict
+import inspect
+import sys
+from functools import cache
 
 from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
 from . packed import PackedLinear, can_pack, pack, worth_packing  # fmt: skip  # isort: skip
 
-HOOKS = (
+OWN = (
+    "_parameters",
+    "_buffers",
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
@@ -22,32 +28,59 @@ HOOKS = (
 
 
 def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
-    """The view of a model on a CPU; any other model as it is.
+    """The view of a model on a CPU; any other model as it is, and one with layers compiled in place, which call themselves.
 
     Args:
         packs: whether linear layers may be packed.
     """
-    if model.device.type != "cpu":
+    if model.device.type != "cpu" or any(m._compiled_call_impl is not None for m in model.modules()):
         return model
-    return _view(model, packs and worth_packing(model), {})
+    return _view(model, packs and worth_packing(model), regroups(model), {})
 
 
-def _view(module: nn.Module, packs: bool, seen: dict) -> nn.Module:
+def regroups(model: nn.Module) -> bool:
+    """Whether attention may be exchanged: it goes through transformers' registry, whose "sdpa" is transformers' own.
+
+    Some models compare their configuration with "sdpa" and would take another branch under any other name; that is read off
+    the source of their classes.
+    """
+    if ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None) is not sdpa_attention_forward:
+        return False
+    kinds = {kind for m in model.modules() if hasattr(m, "config") for kind in type(m).__mro__}
+    return not any(_compares_with_sdpa(name) for name in sorted({kind.__module__ for kind in kinds}))
+
+
+@cache
+def _compares_with_sdpa(module_name: str) -> bool:
+    if module_name.startswith(("torch.", "transformers.")) and not module_name.startswith("transformers.models."):
+        return False
+    if module_name == "builtins":
+        return False
+    try:
+        source = inspect.getsource(sys.modules[module_name])
+    except (OSError, TypeError, KeyError):
+        return True  # unknown, so left alone
+    return '"sdpa"' in source or "'sdpa'" in source
+
+
+def _view(module: nn.Module, packs: bool, regroup: bool, seen: dict) -> nn.Module:
     if module in seen:
         return seen[module]
     packed = packs and can_pack(module)
     view = object.__new__(PackedLinear if packed else type(module))
-    # Hooks are copied, so that what is hung on the view, as transformers does to collect hidden states, leaves the model alone.
+    # Dictionaries are copied, so that what is hung on the view (hooks that collect hidden states, rescaled position tables)
+    # leaves the model alone.
     view.__dict__.update(module.__dict__)
-    view.__dict__.update((hooks, OrderedDict(module.__dict__[hooks])) for hooks in HOOKS)
+    view.__dict__.update((name, type(module.__dict__[name])(module.__dict__[name])) for name in OWN)
     view.__dict__["_modules"] = {
-        name: child if child is None else _view(child, packs, seen) for name, child in module._modules.items()
+        name: child if child is None else _view(child, packs, regroup, seen) for name, child in module._modules.items()
     }
     if packed:
-        view.packed = pack(module)
+        view.__dict__.update(packed=pack(module), packed_from=module.weight)
     config = getattr(module, "config", None)
-    if getattr(config, "_attn_implementation", None) == "sdpa":
-        view.config = seen.setdefault(id(config), _with_few_queries(config))
+    if regroup and getattr(config, "_attn_implementation", None) == "sdpa":
+        # the original is kept beside its copy, or another could get its id
+        view.config = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]
     seen[module] = view
     return view
 

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from domino import generate
 from domino.generation.few_queries import FEW, NAME, few_queries
-from domino.generation.view import decoding_view
-from tiny import FAMILIES, VOCAB, make_target
+from domino.generation.view import decoding_view, regroups
+from tiny import FAMILIES, VOCAB, make_draft, make_target
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 class Attention:
@@ -47,3 +49,40 @@ def test_a_view_of_every_family(family):
     assert view.config._attn_implementation == NAME
     assert model.config._attn_implementation == "sdpa"
     assert all(m.config._attn_implementation == "sdpa" for m in model.modules() if hasattr(m, "config"))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["falcon", "llama"])
+def test_models_that_ask_for_sdpa_by_name_keep_it(family):
+    target, draft = make_target(family, num_kv_heads=2, new_decoder_architecture=True), make_draft()
+    ids = torch.randint(3, VOCAB, (2, 7), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert regroups(target) is (family == "llama")
+    assert torch.equal(generate(target, draft, ids, **options), target.generate(ids, **options))
+
+
+@torch.no_grad()
+def test_somebody_elses_sdpa_is_kept(target, monkeypatch):
+    monkeypatch.setitem(
+        ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: sdpa_attention_forward(*args, **kwargs)
+    )
+    assert not regroups(target)
+
+
+@torch.no_grad()
+def test_layers_compiled_in_place(target):
+    model, draft, ids = make_target(), make_draft(), torch.randint(3, VOCAB, (1, 7))
+    options = {"max_new_tokens": 12, "do_sample": False}
+    plain = model.generate(ids, **options)
+    for layer in model.model.layers:
+        layer.compile(backend="eager")
+    assert torch.equal(generate(model, draft, ids, **options), plain)
+
+
+@torch.no_grad()
+def test_positions_that_rescale_themselves_do_so_in_the_view_alone():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model, ids = make_target(rope_parameters=rope, max_position_embeddings=16), torch.randint(3, VOCAB, (1, 7))
+    before = model(ids).logits
+    generate(model, make_draft(), ids, max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert torch.equal(model(ids).logits, before)

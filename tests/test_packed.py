@@ -33,6 +33,9 @@ def close(a, b):
 @torch.no_grad()
 def test_same_numbers_but_for_rounding(family):
     model = make_target(family, attention_bias=True).to(torch.bfloat16)
+    for name, bias in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(bias)
     ids = torch.randint(3, VOCAB, (2, 7))
     view = packed_view(model)
     assert sum(isinstance(m, PackedLinear) for m in view.modules()) > 10
@@ -50,6 +53,15 @@ def test_a_changed_weight_is_packed_anew(target):
     assert weight._version == counted
     close(packed_view(model)(ids).logits, model(ids).logits)
     assert not torch.equal(packed_view(model)(ids).logits, before)
+
+
+@torch.no_grad()
+def test_a_reordered_weight_is_packed_anew():
+    model, ids = make_target(seed=3).to(torch.bfloat16), torch.randint(3, VOCAB, (1, 7))
+    packed_view(model)
+    weight = model.lm_head.weight.data
+    weight.copy_(weight.flip(0))
+    close(packed_view(model)(ids).logits, model(ids).logits)
 
 
 @torch.no_grad()
@@ -96,6 +108,56 @@ def test_what_is_left_alone(target, monkeypatch):
     fresh = make_target(seed=6).to(torch.bfloat16)
     assert not worth_packing(fresh)
     assert worth_packing(model)  # packed already
+
+
+def test_memory_that_no_system_call_tells(monkeypatch):
+    def refuse(name):
+        raise ValueError("unrecognized configuration name")
+
+    fresh = make_target(seed=8).to(torch.bfloat16)
+    monkeypatch.setattr(packed.os, "sysconf", refuse)
+    assert not worth_packing(fresh)
+
+
+@torch.no_grad()
+def test_autocast(target):
+    """The layer then gets another dtype than its weight has."""
+    ids = torch.randint(3, VOCAB, (1, 7))
+    model = make_target(seed=9).to(torch.bfloat16)
+    model.model.norm.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        close(packed_view(model)(ids).logits, model(ids).logits)
+
+
+class Half(torch.nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("before", [True, False])
+def test_a_weight_made_on_the_way(before):
+    """By a parametrization, as adapters of single parameters do it, put on before or after the view was made."""
+    model, ids = make_target(seed=10).to(torch.bfloat16), torch.randint(3, VOCAB, (1, 7))
+    plain = model(ids).logits
+    if before:
+        torch.nn.utils.parametrize.register_parametrization(model.lm_head, "weight", Half())
+        view = packed_view(model)
+    else:
+        view = packed_view(model)
+        torch.nn.utils.parametrize.register_parametrization(view.lm_head, "weight", Half())
+    close(view(ids).logits, plain / 2)
+
+
+def test_the_engine_packs(target, monkeypatch):
+    calls, run = [], PackedLinear.forward
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: calls.append(1) or run(self, x))
+    options = {"max_new_tokens": 4, "do_sample": False}
+    draft, ids = make_draft().to(torch.bfloat16), torch.randint(3, VOCAB, (1, 7))
+    generate(target, draft, ids, pack=False, **options)
+    assert not calls
+    generate(target, draft, ids, **options)
+    assert calls
 
 
 def test_no_model_is_kept():

@@ -29,7 +29,7 @@ def make_target(family: str = "llama", seed: int = 0, **changes):
         "num_key_value_heads": 2,
         "initializer_range": 0.2,
         **SPECIAL,
-        **FAMILIES[family],
+        **FAMILIES.get(family, {}),
         **changes,
     }
     return AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**shape)).double().eval()

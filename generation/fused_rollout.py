@@ -36,6 +36,8 @@ def plan_for(processors: LogitsProcessorList, embedding: nn.Module, samples: boo
     """The plan that equals these processors: none, or when sampling temperature, top-k and top-p in this order; else None."""
     if not samples:
         return None if processors else Plan(embedding, banned=tuple(banned))
+    if not isinstance(processors, list):  # any callable will do for transformers' loop
+        return None
     known = {TemperatureLogitsWarper: "temperature", TopKLogitsWarper: "top_k", TopPLogitsWarper: "top_p"}
     kinds = [type(processor) for processor in processors]
     if kinds != [kind for kind in known if kind in kinds]:

@@ -53,14 +53,14 @@ class RowDraft:
         at = torch.tensor(rows, device=self.device)
         self.waiting = [(features[at], [counts[row] for row in rows]) for features, counts in self.waiting]
 
-    def draft_block(self, anchors: Tensor, count: int, pick: Callable, pool: int = 0) -> tuple[Tensor, Tensor]:
+    def draft_block(self, anchors: Tensor, count: int, pick: Callable, pool: int = 0) -> tuple[Tensor, Tensor | None]:
         """Draft `count` tokens a row.
 
         Args:
             anchors: [R, 1]. pick, pool: see `rollout`.
 
         Returns:
-            drafts [R, count] and the logits they were picked from [R, count, V].
+            drafts [R, m] and the logits they were picked from [R, m, V] or None, see `rollout`.
         """
         masks = anchors.new_full((anchors.shape[0], self.config.block_size - 1), self.config.mask_token_id)
         hidden = self._backbone(self.embed(torch.cat([anchors, masks], dim=-1)), *self._take())

@@ -47,8 +47,7 @@ class Rows:
 
     def anchors(self) -> Tensor:
         """The last token of each living row, [R, 1]."""
-        ends = torch.tensor(self.ends, device=self.text.device)[self.alive]
-        return self.text[self.alive].gather(1, ends[:, None] - 1)
+        return torch.stack([self.text[row, self.ends[row] - 1 : self.ends[row]] for row in self.alive])
 
     def room(self) -> list[int]:
         """Tokens that each living row may still say."""

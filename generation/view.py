@@ -46,7 +46,7 @@ def regroups(model: nn.Module) -> bool:
     """
     if ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None) is not sdpa_attention_forward:
         return False
-    kinds = {kind for m in model.modules() if hasattr(m, "config") for kind in type(m).__mro__}
+    kinds = {kind for m in model.modules() if "config" in m.__dict__ for kind in type(m).__mro__}
     return not any(_compares_with_sdpa(name) for name in sorted({kind.__module__ for kind in kinds}))
 
 
@@ -77,7 +77,7 @@ def _view(module: nn.Module, packs: bool, regroup: bool, seen: dict) -> nn.Modul
     }
     if packed:
         view.__dict__.update(packed=pack(module), packed_from=module.weight)
-    config = getattr(module, "config", None)
+    config = module.__dict__.get("config")
     if regroup and getattr(config, "_attn_implementation", None) == "sdpa":
         # the original is kept beside its copy, or another could get its id
         view.config = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]

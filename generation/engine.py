@@ -190,7 +190,7 @@ class Call:
             start = end
         logits = torch.stack([first[row] for row in range(len(lengths))])
         none = self.rows.input_ids[:, :0]
-        token = self.pick(self._processed(logits[:, None], none, [0] * len(lengths))[:, 0])
+        token = self.pick(self._wide(logits[:, None], none, [0] * len(lengths))[:, 0])
         self.rows.say([[t] for t in token[:, 0].tolist()])
 
     def _compact(self) -> bool:
@@ -212,7 +212,7 @@ class Call:
         logits, features = self.target.verify(torch.cat([anchors, drafts], dim=1))
         if self.timed:
             self.length.at(len(most)).saw_verify(drafts.shape[1] + 1, time.perf_counter() - began)
-        processed = self._processed(logits, drafts, counts)
+        processed = self._wide(logits, drafts, counts)
         accepted, token = self._accept(processed, q, drafts, torch.tensor(counts).to(drafts.device))
         kept, following = accepted.tolist(), token.tolist()
 
@@ -252,12 +252,18 @@ class Call:
             found.append(min(count, next(ends, count)) + 1)
         return found
 
-    def _processed(self, logits: Tensor, drafts: Tensor, counts: list[int]) -> Tensor:
+    def _wide(self, logits: Tensor, drafts: Tensor, counts: list[int]) -> Tensor:
+        """The target's logits, processed in at least float32 where the texts are."""
         logits = logits.to(self.rows.input_ids.device)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return self.processed(wide, drafts, counts)
+
+    def processed(self, logits: Tensor, drafts: Tensor, counts: list[int], first: int = 0) -> Tensor:
+        """Logits [R, k, V] after the first `first`, `first` + 1, … drafts as processed; γ `counts` say which places matter."""
         if not self.processing.processors:
-            return wide
-        return self.processing(wide, self.rows.texts(), drafts, self.places(drafts, counts))
+            return logits
+        wanted = [min(max(places - first, 0), logits.shape[1]) for places in self.places(drafts, counts)]
+        return self.processing(logits, self.rows.texts(), drafts, wanted, first)
 
     def pick(self, logits: Tensor) -> Tensor:
         """A token [R, 1] from processed logits [R, V]."""
@@ -292,9 +298,7 @@ class Picker:
     def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
         self.times.append(time.perf_counter())
         call = self.call
-        if call.processing.processors:
-            wanted = [int(place > drafts.shape[1]) for place in call.places(drafts, self.most)]
-            logits = call.processing(logits[:, None], call.rows.texts(), drafts, wanted, first=drafts.shape[1])[:, 0]
+        logits = call.processed(logits[:, None], drafts, self.most, first=drafts.shape[1])[:, 0]
         top = (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
         if self.round is not None and not self.round.pays(top.tolist()):
             return None

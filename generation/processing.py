@@ -52,8 +52,6 @@ class Processing:
                 included, since that is what plain `generate` shows its processors. drafts: [R, first + k - 1] or longer.
             wanted: places of each row to process; the others, which follow an end token or have no room, are left as they are.
         """
-        if not self.processors:
-            return logits
         if self.blind:
             flat = logits.flatten(0, 1)
             return self.processors(drafts.new_zeros(len(flat), 1), flat).view_as(logits)

@@ -34,13 +34,7 @@ def test_push_and_pull(tmp_path, monkeypatch):
     (tmp_path / "card.yaml").write_text(FACTS)
     make_target().float().save_pretrained(tmp_path / "target")
     with LocalHub() as hub:
-        for name, value in {
-            "HF_ENDPOINT": hub.endpoint,
-            "HF_TOKEN": "hf_test",
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_OFFLINE": "0",
-        }.items():
+        for name, value in hub.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         for seed in (1, 2):
             make_draft(seed).save_pretrained(tmp_path / f"draft{seed}")

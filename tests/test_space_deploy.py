@@ -39,13 +39,7 @@ def test_deploy_fetch_and_start(tmp_path, monkeypatch):
     save_target(tmp_path / "target")
     make_draft().float().save_pretrained(tmp_path / "draft")
     with LocalHub() as hub:
-        for name, value in {
-            "HF_ENDPOINT": hub.endpoint,
-            "HF_TOKEN": "hf_test",
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_OFFLINE": "0",
-        }.items():
+        for name, value in hub.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         pair = ("--target", tmp_path / "target", "--drafter", tmp_path / "draft")
         out = run("-m", "domino", "space", "--deploy", "tester/domino", "--private", *pair)

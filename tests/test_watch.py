@@ -63,6 +63,7 @@ def test_stock_dflash_reads_the_slots_of_both_layouts(target):
         assert torch.equal(seen, own[:, first : first + 4])
 
 
+@pytest.mark.flaky(reruns=2)  # compares times, of a machine that may stand still for a second
 def test_time_planted_in_a_stage_shows_up_there(target, monkeypatch):
     draft = make_draft()
 

@@ -13,7 +13,8 @@ from .methods import PLAIN
 from .results import turns
 from .watch import Call
 
-STAGES = ("prefill", "verify", "draft", "head", "overhead")
+ROUND_STAGES = ("verify", "draft", "head", "overhead")
+STAGES = ("setup", "prefill", *ROUND_STAGES)  # the first two once a call
 
 
 @dataclass
@@ -110,9 +111,14 @@ class Cell:
 
     @property
     def round_split(self) -> dict[str, float]:
-        """Mean milliseconds of a round by stage, the prefill left out; empty without a round."""
+        """Mean milliseconds of a round by stage, what comes once a call left out; empty without a round."""
         rounds = len(self._rounds()[0])
-        return {s: 1000 * t / rounds for s, t in self.split.items() if s != "prefill"} if rounds else {}
+        return {s: 1000 * self.split[s] / rounds for s in ROUND_STAGES} if rounds else {}
+
+    @property
+    def call_setup(self) -> float:
+        """Mean milliseconds of a call before its first forward."""
+        return 1000 * mean(call.setup for call in self.calls)
 
     @property
     def peak(self) -> int | None:

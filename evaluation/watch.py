@@ -42,6 +42,8 @@ class Call:
         prompt_tokens, new_tokens: of the call. seconds: wall clock of the whole call.
         prefill: the target's forwards up to the one that reads the prompt's end. verify, draft, head: the target's other forwards, the drafter's backbone with its
             base logits, and its serial head. What remains of `seconds` is overhead.
+        setup: before the first forward of all, once a call: checks, caches, packed weights. Results from before it was told apart
+            have it in their overhead.
         peak: bytes of memory at the highest, see `memory.peak`.
         advanced: tokens each round added to the text, the bonus token included. drafted: drafts put to the target in it.
     """
@@ -56,10 +58,11 @@ class Call:
     peak: int | None
     advanced: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
+    setup: float = 0.0
 
     @property
     def overhead(self) -> float:
-        return self.seconds - self.prefill - self.verify - self.draft - self.head
+        return self.seconds - self.setup - self.prefill - self.verify - self.draft - self.head
 
 
 class Watch:
@@ -76,6 +79,7 @@ class Watch:
         self.spans: dict[str, list[tuple[Any, Any]]] = {"target": [], "draft": [], "head": []}
         self.open: list[tuple[str, Any]] = []
         self.timed_rollout = hasattr(drafter, "rollout")
+        self.setup: float | None = None
 
     def __enter__(self) -> Watch:
         hooks = self._hooks(self.target, "target", self._note)
@@ -132,6 +136,8 @@ class Watch:
         return timed
 
     def _push(self, stage: str) -> None:
+        if self.setup is None:
+            self.setup = time.perf_counter() - self.wall
         self.open.append((stage, self.clock.mark()))
 
     def _pop(self) -> None:
@@ -170,4 +176,5 @@ class Watch:
             peak=self.peak,
             advanced=advanced[chunks:],
             drafted=[read - 1 for read in self.read[chunks:]],
+            setup=self.setup or 0.0,
         )

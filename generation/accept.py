@@ -3,33 +3,41 @@
 Letters: R rows, n drafts, V vocabulary; p [R, n + 1, V] the target's probabilities after the processors, after 0 … n drafts; q [R, n, V]
 what the drafts x [R, n] were sampled from; γ [R] the drafts of each row that count, at most n.
 
-Each returns `accepted` [R], the drafts kept, and `token` [R], the one that follows them (bonus or correction).
+Each says `accepted` [R], the drafts kept, and `token` [R], the one that follows them (bonus or correction).
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 Accepted = tuple[Tensor, Tensor]
 
 
-def greedy(choices: Tensor, drafts: Tensor, counts: Tensor) -> Accepted:
-    """Keep drafts as long as they are the target's own choice.
+def likeliest(logits: Tensor) -> Tensor:
+    """The argmax [...] of logits [..., V], of equals the first; on a CPU by numpy, which takes an eighth of torch's time for it."""
+    if logits.device.type != "cpu":
+        return logits.argmax(dim=-1)
+    return torch.from_numpy(np.asarray(logits.numpy().argmax(axis=-1)))
+
+
+def greedy(choices: list[list[int]], drafts: list[list[int]], counts: list[int]) -> tuple[list[int], list[int]]:
+    """Keep drafts as long as they are the target's own choice. On the host, where all of it is needed anyway.
 
     Args:
-        choices: [R, n + 1], the target's argmax (or its samples, see `exact_match`) after 0 … n drafts. counts: γ.
+        choices: [R][n + 1], the target's argmax (or its samples, see `exact_match`) after 0 … n drafts. drafts: [R][n]. counts: γ.
 
     Worked example: choices [5, 7, 9], drafts [5, 8], γ = 2: one kept, then 7.
     """
-    within = torch.arange(drafts.shape[1], device=drafts.device) < counts[:, None]
-    right = ((drafts == choices[:, :-1]) & within).long().cumprod(dim=1)
-    accepted = right.sum(dim=1)
-    return accepted, choices.gather(1, accepted[:, None])[:, 0]
+    rows = list(zip(choices, drafts, counts, strict=True))
+    kept = [next((i for i in range(most) if own[i] != said[i]), most) for own, said, most in rows]
+    return kept, [own[i] for own, i in zip(choices, kept, strict=True)]
 
 
 def exact_match(p: Tensor, q: Tensor | None, drafts: Tensor, counts: Tensor) -> Accepted:
     """Sample the target at every place and compare: needs no q and keeps least. P(keep x) = p(x)."""
     choices = torch.multinomial(p.flatten(0, 1), 1).view(p.shape[:2])
-    return greedy(choices, drafts, counts)
+    accepted, token = greedy(choices.tolist(), drafts.tolist(), counts.tolist())
+    return torch.tensor(accepted, device=p.device), torch.tensor(token, device=p.device)
 
 
 def leviathan(p: Tensor, q: Tensor, drafts: Tensor, counts: Tensor) -> Accepted:

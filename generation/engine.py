@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
-from . accept import RULES, greedy  # fmt: skip  # isort: skip
+from . accept import RULES, greedy, likeliest  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
 from . fused_rollout import plan_for  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
@@ -166,6 +166,7 @@ class Call:
         target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
         self.target = RowTarget(target, layers, count, static, chunk, compiled, device)
         self.draft = RowDraft(draft, target, count, device, window, compile_forward(draft) if compiled else None)
+        self.plan = plan_for(processing.processors, self.draft.embedding, self.samples)
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu"
 
@@ -212,11 +213,8 @@ class Call:
         logits, features = self.target.verify(torch.cat([anchors, drafts], dim=1))
         if self.timed:
             self.length.at(len(most)).saw_verify(drafts.shape[1] + 1, time.perf_counter() - began)
-        processed = self._wide(logits, drafts, counts)
-        accepted, token = self._accept(processed, q, drafts, torch.tensor(counts).to(drafts.device))
-        kept, following = accepted.tolist(), token.tolist()
-
         said = drafts.tolist()
+        kept, following = self._accept(self._wide(logits, drafts, counts), q, drafts, said, counts)
         rows.say([said[r][: kept[r]] + [following[r]] for r in range(len(kept))])
         self.target.cache.lengths = [n + k + 1 for n, k in zip(self.target.cache.lengths, kept, strict=True)]
         if self.max_drafts:
@@ -267,15 +265,20 @@ class Call:
 
     def pick(self, logits: Tensor) -> Tensor:
         """A token [R, 1] from processed logits [R, V]."""
-        return torch.multinomial(logits.softmax(-1), 1) if self.samples else logits.argmax(-1, keepdim=True)
+        return torch.multinomial(logits.softmax(-1), 1) if self.samples else likeliest(logits)[:, None]
 
-    def _accept(self, logits: Tensor, q: Tensor | None, drafts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def _accept(
+        self, logits: Tensor, q: Tensor | None, drafts: Tensor, said: list[list[int]], counts: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """How many drafts each row keeps, and the token that follows them; `said` are the drafts on the host."""
         if not self.samples:
-            return greedy(logits.argmax(-1), drafts, counts)
+            return greedy(likeliest(logits).tolist(), said, counts)
         p = logits.softmax(-1)
         if drafts.shape[1] == 0:
-            return torch.zeros_like(counts), torch.multinomial(p[:, 0], 1)[:, 0]
-        return RULES[self.settings.accept](p, q.softmax(-1), drafts, counts)
+            return [0] * len(said), torch.multinomial(p[:, 0], 1)[:, 0].tolist()
+        rule = RULES[self.settings.accept]
+        accepted, token = rule(p, q.softmax(-1), drafts, torch.tensor(counts, device=drafts.device))
+        return accepted.tolist(), token.tolist()
 
 
 class Picker:
@@ -289,9 +292,8 @@ class Picker:
         self.call, self.most = call, most
         self.round = Round(call.length.calibration, call.length.at(len(most)), most) if adaptive else None
         # What reads the logits alone may be shown a pool's. A rollout in one launch tells neither times nor probabilities.
-        plan = plan_for(call.processing.processors, call.draft.embedding, call.samples)
-        self.compact, self.samples = plan is not None, call.samples
-        self.plan = None if call.timed and call.settings.verify_length == "auto" else plan
+        self.compact, self.samples = call.plan is not None, call.samples
+        self.plan = None if call.timed and call.settings.verify_length == "auto" else call.plan
         self.tops: list[Tensor] = []
         self.times: list[float] = []
 

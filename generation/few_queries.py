@@ -4,6 +4,7 @@ transformers copies keys and values for every query head wherever there are seve
 share a key head become g times as many queries of it, so nothing is copied and the CPU's kernel has more rows to work on.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -35,11 +36,22 @@ def few_queries(module, query: Tensor, key: Tensor, value: Tensor, attention_mas
         query.reshape(rows, key.shape[1], groups * n, width),
         key,
         value,
-        attn_mask=attention_mask.repeat(1, 1, groups, 1),
+        attn_mask=_for_groups(attention_mask, groups, query.dtype),
         scale=kwargs.get("scaling"),
         dropout_p=kwargs.get("dropout", 0.0),
     )
     return out.reshape(rows, heads, n, -1).transpose(1, 2).contiguous(), None
+
+
+def _for_groups(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """[R or 1, 1, g n, L], as the CPU's kernel takes it: 0 and -inf. Made by the first layer of a forward and kept with the mask."""
+    if torch.compiler.is_compiling() or mask.dtype != torch.bool:
+        return mask.repeat(1, 1, groups, 1)
+    made = mask.__dict__.setdefault("_for_groups", {})
+    if (groups, dtype) not in made:
+        repeated = mask.repeat(1, 1, groups, 1)
+        made[groups, dtype] = torch.zeros(repeated.shape, dtype=dtype).masked_fill_(~repeated, -torch.inf)
+    return made[groups, dtype]
 
 
 AttentionInterface.register(NAME, few_queries)

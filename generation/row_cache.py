@@ -118,17 +118,38 @@ class RowCache(Cache):
         return max(self.lengths)
 
 
-def causal_mask(lengths: Tensor, tokens: int, visible: int, window: int | None = None) -> Tensor:
-    """Who sees what when rows of these lengths read `tokens` more.
+class Tail:
+    """`causal_mask` of rows alike, cut out of one triangle that is made once.
+
+    Worked example: made for 3 tokens after up to 4, its rows are 1111100, 1111110, 1111111. 2 tokens after 1 are its first two rows,
+    columns 3 to 5: 110 and 111.
+    """
+
+    def __init__(self, device: torch.device):
+        self.before = 0
+        self.triangle = torch.ones(0, 0, dtype=torch.bool, device=device)
+
+    def mask(self, before: int, tokens: int) -> Tensor:
+        """[1, 1, tokens, before + tokens] for rows with this many tokens in the cache."""
+        most = max(tokens, len(self.triangle))
+        if before > self.before or most > len(self.triangle):
+            self.before = max(self.before, before + GROWTH)
+            self.triangle = torch.ones(most, self.before + most, dtype=torch.bool, device=self.triangle.device)
+            self.triangle = self.triangle.tril(self.before)
+        start = self.before - before
+        return self.triangle[:tokens, start : start + before + tokens][None, None]
+
+
+def causal_mask(at: Tensor, visible: int, window: int | None = None) -> Tensor:
+    """Who sees what when rows read new tokens.
 
     Args:
-        lengths: [R], tokens in the cache before the forward. window: of a sliding-window layer, itself included.
+        at: [R, tokens], position of each query. window: of a sliding-window layer, itself included.
 
     Returns:
-        [R, 1, tokens, visible], True where a query may look. Lengths [2, 4], 1 token, 5 visible: 11100 and 11111.
+        [R, 1, tokens, visible], True where a query may look. Positions [[2], [4]], 5 visible: 11100 and 11111.
     """
-    at = lengths[:, None] + torch.arange(tokens, device=lengths.device)  # position of each query
-    keys = torch.arange(visible, device=lengths.device)
+    keys = torch.arange(visible, device=at.device)
     mask = keys <= at[..., None]
     if window is not None:
         mask &= keys > at[..., None] - window

@@ -98,7 +98,10 @@ class RowDraft:
 
     def _place(self, counts: list[int], columns: int, width: int) -> tuple[Tensor, Tensor | None]:
         """Say where c columns and a block of `width` go; returns their positions [R, c + B] and the slots seen [R, L] or None, all."""
-        device = self.device
+        device, lengths = self.device, self.cache.lengths
+        if self.window is None and min(lengths) == max(lengths) and min(counts) == columns:
+            self.cache.place(columns + width, device)
+            return torch.arange(lengths[0], self.cache.visible, device=device).expand(len(lengths), -1), None
         before = torch.tensor(self.cache.lengths, device=device)[:, None]
         new = torch.tensor(counts, device=device)[:, None]
         column, place = torch.arange(columns, device=device), torch.arange(width, device=device)
@@ -106,8 +109,6 @@ class RowDraft:
         if self.window is not None:
             return positions, self._place_in_window(before, new, column, width)
         self.cache.place(columns + width, device)
-        if len(set(self.cache.lengths)) == 1 and min(counts) == columns:
-            return positions, None
         slot = torch.arange(self.cache.visible, device=device)
         block = before + columns
         return positions, (slot < before + new) | ((slot >= block) & (slot < block + width))

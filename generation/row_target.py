@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
-from . row_cache import RowCache, causal_mask  # fmt: skip  # isort: skip
+from . row_cache import RowCache, Tail, causal_mask  # fmt: skip  # isort: skip
+
+FEW = 64  # tokens of a verification, at most, whose mask is cut out of a triangle that stays
 
 
 class RowTarget:
@@ -34,6 +36,7 @@ class RowTarget:
         self.device = (
             device if home.type == "meta" else home
         )  # offloaded weights lie on "meta"; their hooks move what they get
+        self.tail = Tail(self.device)
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         window = getattr(self.config, "sliding_window", None)
         self.mixed = "sliding_attention" in kinds
@@ -71,12 +74,12 @@ class RowTarget:
         return self._forward(self.run, tokens, 0)
 
     def _forward(self, run, ids: Tensor, logits_to_keep) -> tuple[Tensor, Tensor]:
-        lengths = torch.tensor(self.cache.lengths, device=self.device)
         self.cache.place(ids.shape[1], self.device)
+        positions = self._positions(ids.shape[1])
         out = run(
             input_ids=ids,
-            attention_mask=self._masks(lengths, ids.shape[1]),
-            position_ids=lengths[:, None] + torch.arange(ids.shape[1], device=self.device),
+            attention_mask=self._masks(positions),
+            position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
             output_hidden_states=self.entries,
@@ -85,17 +88,26 @@ class RowTarget:
         states = feature_states(out.hidden_states, self.layer_ids, self.config.num_hidden_layers)
         return out.logits, torch.cat([state.to(states[0].device) for state in states], dim=-1)
 
-    def _masks(self, lengths: Tensor, tokens: int):
+    def _positions(self, tokens: int) -> Tensor:
+        """[R, tokens]."""
+        lengths = self.cache.lengths
+        if isinstance(self.cache.slots, slice):  # rows alike
+            return torch.arange(lengths[0], lengths[0] + tokens, device=self.device).expand(len(lengths), -1)
+        return torch.tensor(lengths, device=self.device)[:, None] + torch.arange(tokens, device=self.device)
+
+    def _masks(self, positions: Tensor):
         """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""
+        rows, tokens = positions.shape
         if tokens == self.cache.visible and self.window is None:
             return None
-        equal = isinstance(self.cache.slots, slice)
-        where = lengths[:1] if equal else lengths  # rows alike share one mask
-        rows = len(lengths)
-        full = self._ready(causal_mask(where, tokens, self.cache.visible)).expand(rows, -1, -1, -1)
+        alike = isinstance(self.cache.slots, slice)
+        if alike and self.window is None and tokens <= FEW:
+            return self._ready(self.tail.mask(self.cache.lengths[0], tokens)).expand(rows, -1, -1, -1)
+        at = positions[:1] if alike else positions  # rows alike share one mask
+        full = self._ready(causal_mask(at, self.cache.visible)).expand(rows, -1, -1, -1)
         if self.window is None:
             return full
-        sliding = self._ready(causal_mask(where, tokens, self.cache.visible, self.window)).expand(rows, -1, -1, -1)
+        sliding = self._ready(causal_mask(at, self.cache.visible, self.window)).expand(rows, -1, -1, -1)
         return {"full_attention": full, "sliding_attention": sliding} if self.mixed else sliding
 
     def _ready(self, mask: Tensor) -> Tensor:

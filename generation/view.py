@@ -9,12 +9,12 @@ import inspect
 import sys
 from functools import cache
 
-from torch import nn
+from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . packed import PackedLinear, can_pack, pack, worth_packing  # fmt: skip  # isort: skip
+from . packed import PackedLinear, packed_weights  # fmt: skip  # isort: skip
 
 OWN = (
     "_parameters",
@@ -35,7 +35,7 @@ def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
     """
     if model.device.type != "cpu" or any(m._compiled_call_impl is not None for m in model.modules()):
         return model
-    return _view(model, packs and worth_packing(model), regroups(model), {})
+    return _view(model, packed_weights(model) if packs else {}, regroups(model), {})
 
 
 def regroups(model: nn.Module) -> bool:
@@ -63,25 +63,25 @@ def _compares_with_sdpa(module_name: str) -> bool:
     return '"sdpa"' in source or "'sdpa'" in source
 
 
-def _view(module: nn.Module, packs: bool, regroup: bool, seen: dict) -> nn.Module:
+def _view(module: nn.Module, packed: dict[nn.Module, Tensor], regroup: bool, seen: dict) -> nn.Module:
     if module in seen:
         return seen[module]
-    packed = packs and can_pack(module)
-    view = object.__new__(PackedLinear if packed else type(module))
     # Dictionaries are copied, so that what is hung on the view (hooks that collect hidden states, rescaled position tables)
     # leaves the model alone.
-    view.__dict__.update(module.__dict__)
-    view.__dict__.update((name, type(module.__dict__[name])(module.__dict__[name])) for name in OWN)
-    view.__dict__["_modules"] = {
-        name: child if child is None else _view(child, packs, regroup, seen) for name, child in module._modules.items()
+    state = module.__dict__.copy()
+    for name in OWN:
+        state[name] = state[name].copy()
+    state["_modules"] = {
+        name: child if child is None else _view(child, packed, regroup, seen) for name, child in module._modules.items()
     }
-    if packed:
-        view.__dict__.update(packed=pack(module), packed_from=module.weight)
-    config = module.__dict__.get("config")
+    if module in packed:
+        state |= {"packed": packed[module], "packed_from": module.weight}
+    config = state.get("config")
     if regroup and getattr(config, "_attn_implementation", None) == "sdpa":
         # the original is kept beside its copy, or another could get its id
-        view.config = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]
-    seen[module] = view
+        state["config"] = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]
+    view = seen[module] = object.__new__(PackedLinear if module in packed else type(module))
+    object.__setattr__(view, "__dict__", state)
     return view
 
 

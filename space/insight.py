@@ -12,6 +12,7 @@ from .compare import Comparison
 from .markup import text, visible
 
 STAGES = {
+    "setup": "setting up",
     "prefill": "reading the prompt",
     "verify": "the target's forwards",
     "draft": "drafting backbone",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..evaluation.metrics import acceptance_by_position, accepted_lengths, tau_per_step, used_share
+from ..evaluation.summary import STAGES
 from ..evaluation.watch import Call
 from .decode import Done, Step
 from .pieces import Pieces
@@ -93,7 +94,7 @@ class Trace:
         if self.call is None:
             return known
         call = self.call
-        stages = {name: getattr(call, name) for name in ("prefill", "verify", "draft", "head", "overhead")}
+        stages = {name: getattr(call, name) for name in STAGES}
         return known | {
             "prompt_tokens": call.prompt_tokens,
             "seconds_by_stage": stages,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from domino.generation.accept import RULES, greedy
+from domino.generation.accept import RULES, greedy, likeliest
 
 VOCAB, DRAFTS = 4, 3
 
@@ -91,11 +91,16 @@ def test_no_rule_goes_beyond_its_counts():
 
 
 def test_greedy_by_hand():
-    choices = torch.tensor([[5, 7, 9], [5, 7, 9], [5, 7, 9]])
-    drafts = torch.tensor([[5, 8], [5, 7], [5, 7]])
-    accepted, token = greedy(choices, drafts, torch.tensor([2, 2, 1]))
-    assert accepted.tolist() == [1, 2, 1]
-    assert token.tolist() == [7, 9, 7]
-    accepted, token = greedy(choices[:, :1], drafts[:, :0], torch.tensor([0, 0, 0]))
-    assert accepted.tolist() == [0, 0, 0]
-    assert token.tolist() == [5, 5, 5]
+    assert greedy([[5, 7, 9]] * 3, [[5, 8], [5, 7], [5, 7]], [2, 2, 1]) == ([1, 2, 1], [7, 9, 7])
+    assert greedy([[5]] * 3, [[]] * 3, [0, 0, 0]) == ([0, 0, 0], [5, 5, 5])
+    assert greedy([], [], []) == ([], [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_likeliest_is_argmax(dtype):
+    """Of equals the first; a NaN before all."""
+    logits = torch.randint(0, 3, (4, 5, 100), generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[1, 2] = -torch.inf
+    logits[2, 3, 70] = torch.nan
+    assert torch.equal(likeliest(logits), logits.argmax(dim=-1))
+    assert torch.equal(likeliest(logits[0, 0]), logits[0, 0].argmax())

@@ -10,6 +10,7 @@ from domino import generate
 from domino.generation import engine as module
 from domino.generation.candidate_generator import DraftContext
 from domino.generation.engine import EngineSettings
+from domino.generation.row_cache import Tail, causal_mask
 from domino.generation.row_draft import RowDraft
 from domino.modeling_domino import DominoModel
 from hypothesis import given, settings
@@ -112,6 +113,14 @@ def test_greedy_is_identical(family, kind, shift, rows, seed, options, engine):
         assert all(n == 0 for row in counts for n in row.accepted)
     if kind is Oracle and "eos_token_id" not in options and "no_repeat_ngram_size" not in options:
         assert all(n == m for row in counts for n, m in zip(row.accepted, row.drafted, strict=True))
+
+
+def test_the_mask_of_rows_alike():
+    """Cut from the triangle it equals the computed one, longer and shorter than what it was made for."""
+    tail = Tail(torch.device("cpu"))
+    for before, tokens in [(0, 1), (5, 3), (5, 1), (700, 9), (2, 4), (699, 2)]:
+        at = torch.arange(before, before + tokens)[None]
+        assert torch.equal(tail.mask(before, tokens), causal_mask(at, before + tokens))
 
 
 def test_rows_equal_the_same_prompts_alone(target, draft):

@@ -32,6 +32,8 @@ def test_equals_transformers(n, rows, groups, shared):
     theirs, _ = sdpa_attention_forward(module, query, key, value, mask.expand(rows, -1, -1, -1), **options)
     assert ours.shape == theirs.shape
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+    again, _ = few_queries(module, query, key, value, mask, **options)  # as the next layer, with the same mask
+    assert torch.equal(again, ours)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

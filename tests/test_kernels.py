@@ -197,9 +197,9 @@ def test_accept():
     kept, said = ops.accept(choices, drafts, counts)
     for got, expected in zip((kept, said), reference.accept(choices, drafts, counts), strict=True):
         assert torch.equal(got, expected)
-    accepted, token = greedy(choices, drafts, counts)
-    assert torch.equal(kept, accepted)
-    assert torch.equal(said.gather(1, kept[:, None])[:, 0], token)
+    accepted, token = greedy(choices.tolist(), drafts.tolist(), counts.clamp(max=5).tolist())
+    assert kept.tolist() == accepted
+    assert said.gather(1, kept[:, None])[:, 0].tolist() == token
     assert ops.accept(choices[:2, :1], drafts[:2, :0], counts[:2])[0].tolist() == [0, 0]
 
 

@@ -87,7 +87,7 @@ def test_a_cell_pools_both_turns_of_a_sample():
     assert domino.drafts == 4
     assert (domino.same, domino.gaps, domino.accuracy) == ([True, False], [0.25], None)
     assert domino.split == pytest.approx(
-        {"prefill": 1.0, "verify": 1.6, "draft": 0.6, "head": 0.2, "overhead": 2 - 1 - 1.6 - 0.6 - 0.2}
+        {"setup": 0.0, "prefill": 1.0, "verify": 1.6, "draft": 0.6, "head": 0.2, "overhead": 2 - 1 - 1.6 - 0.6 - 0.2}
     )
     assert domino.round_split["draft"] == pytest.approx(200.0)
     assert domino.peak == 5

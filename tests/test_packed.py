@@ -8,7 +8,7 @@ import torch
 from domino import generate
 from domino.evaluation.losslessness import first_gap
 from domino.generation import packed
-from domino.generation.packed import PackedLinear, worth_packing
+from domino.generation.packed import PackedLinear, packed_weights
 from domino.generation.view import decoding_view
 from tiny import FAMILIES, VOCAB, make_draft, make_target
 
@@ -21,7 +21,7 @@ def target():
 
 
 def packed_view(model):
-    return decoding_view(model, worth_packing(model))
+    return decoding_view(model, packs=True)
 
 
 def close(a, b):
@@ -98,7 +98,7 @@ class Adapted(torch.nn.Linear):
 
 
 def test_what_is_left_alone(target, monkeypatch):
-    assert not worth_packing(make_target())  # float64
+    assert not packed_weights(make_target())  # float64
     model = make_target(seed=5).to(torch.bfloat16)
     model.model.layers[0].mlp.up_proj = Adapted(32, 64, bias=False).to(torch.bfloat16)
     mlp = packed_view(model).model.layers[0].mlp
@@ -106,8 +106,8 @@ def test_what_is_left_alone(target, monkeypatch):
     assert isinstance(mlp.gate_proj, PackedLinear)
     monkeypatch.setattr(packed, "LARGEST_SHARE", 0.0)
     fresh = make_target(seed=6).to(torch.bfloat16)
-    assert not worth_packing(fresh)
-    assert worth_packing(model)  # packed already
+    assert not packed_weights(fresh)
+    assert packed_weights(model)  # packed already
 
 
 def test_memory_that_no_system_call_tells(monkeypatch):
@@ -116,7 +116,7 @@ def test_memory_that_no_system_call_tells(monkeypatch):
 
     fresh = make_target(seed=8).to(torch.bfloat16)
     monkeypatch.setattr(packed.os, "sysconf", refuse)
-    assert not worth_packing(fresh)
+    assert not packed_weights(fresh)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ def test_rounds_are_those_of_the_drafter(target, draft):
     assert 1 + sum(call.advanced) == call.new_tokens == 14
     assert call.prefill > 0
     assert call.overhead > 0
+    assert call.setup > 0
     assert "rollout" not in draft.__dict__
     assert not target._forward_hooks
     assert not draft._forward_pre_hooks

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 
 from ..methods import PLAIN
-from ..summary import STAGES, Cell
+from ..summary import ROUND_STAGES, Cell
 
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
 
@@ -91,8 +91,7 @@ def _lengths(axes, cells: list[Cell]) -> None:
 
 def _time(axes, cells: list[Cell]) -> None:
     pooled, left = _pooled(cells), [0.0] * len(_methods(cells))
-    stages = [stage for stage in STAGES if stage != "prefill"]
-    for stage, colour in zip(stages, COLOURS, strict=False):
+    for stage, colour in zip(ROUND_STAGES, COLOURS, strict=False):
         times = [cell.round_split.get(stage, 0.0) for cell, _ in pooled]
         axes.barh([cell.method for cell, _ in pooled], times, left=left, label=stage, color=colour)
         left = [a + b for a, b in zip(left, times, strict=True)]

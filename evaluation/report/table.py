@@ -6,7 +6,7 @@ import math
 from statistics import mean
 
 from ..methods import PLAIN
-from ..summary import STAGES, Cell
+from ..summary import ROUND_STAGES, Cell
 
 CONVENTIONS = (
     "τ per step: mean over rounds of accepted drafts + 1, a round being a forward of the target after the prefill; τ per sample: mean "
@@ -90,20 +90,19 @@ def positions(cells: list[Cell]) -> str:
 
 
 def split(cells: list[Cell]) -> str:
-    """Where a round's milliseconds go, and the peak of memory."""
-    stages = [stage for stage in STAGES if stage != "prefill"]
+    """Where a round's milliseconds go, those before a call's first forward, and the peak of memory."""
     lines = [
-        "| task | T | method | " + " | ".join(stages) + " | round, ms | peak, GB |",
-        "|---|--:|---|" + "--:|" * (len(stages) + 2),
+        "| task | T | method | " + " | ".join(ROUND_STAGES) + " | round, ms | set-up, ms | peak, GB |",
+        "|---|--:|---|" + "--:|" * (len(ROUND_STAGES) + 3),
     ]
     for cell in cells:
         times = cell.round_split
         if not times:
             continue
-        figures = " | ".join(f"{times[stage]:.1f}" for stage in stages)
+        figures = " | ".join(f"{times[stage]:.1f}" for stage in ROUND_STAGES)
         peak = "–" if cell.peak is None else f"{cell.peak / 1e9:.2f}"
         lines.append(
-            f"| {_where(cell, cells)} | {cell.temperature:g} | {cell.method} | {figures} | {sum(times.values()):.1f} | {peak} |"
+            f"| {_where(cell, cells)} | {cell.temperature:g} | {cell.method} | {figures} | {sum(times.values()):.1f} | {cell.call_setup:.1f} | {peak} |"
         )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/features import *
     from .generation/few_queries import *
     from .generation/fused_rollout import *
+    from .generation/graphs import *
     from .generation/packed import *
     from .generation/processing import *
     from .generation/rollout import *
@@ -316,6 +317,7 @@ class DominoModel(PreTrainedModel):
         draft_window=None,
         prefill_chunk=None,
         compile=None,
+        graphs=None,
         candidate_pool=None,
         pack=None,
         **kwargs,
@@ -324,8 +326,8 @@ class DominoModel(PreTrainedModel):
 
             target.generate(**batch, custom_generate=draft.decode_rows)
 
-        `accept`, `verify_length`, `draft_window`, `prefill_chunk`, `compile`, `candidate_pool` and `pack` are the fields of
-        `EngineSettings`.
+        `accept`, `verify_length`, `draft_window`, `prefill_chunk`, `compile`, `graphs`, `candidate_pool` and `pack` are the
+        fields of `EngineSettings`.
         """
         given = {
             "accept": accept,
@@ -333,6 +335,7 @@ class DominoModel(PreTrainedModel):
             "draft_window": draft_window,
             "prefill_chunk": prefill_chunk,
             "compile": compile,
+            "graphs": graphs,
             "candidate_pool": candidate_pool,
             "pack": pack,
         }

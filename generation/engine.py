@@ -5,6 +5,7 @@ loop: rows may be many and ragged, drafts may end the text, the number of drafts
 """
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 from . accept import RULES, greedy, likeliest  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
 from . fused_rollout import plan_for  # fmt: skip  # isort: skip
+from . graphs import Graphs, recorder  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . row_draft import RowDraft  # fmt: skip  # isort: skip
 from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
@@ -25,6 +27,9 @@ from . rows import Rows  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 from . verify_length import Round, VerifyLength  # fmt: skip  # isort: skip
 from . view import decoding_view  # fmt: skip  # isort: skip
+
+
+logger = logging.getLogger(__name__)
 
 
 def _whole(value, least: int) -> bool:
@@ -42,6 +47,7 @@ class EngineSettings:
         prefill_chunk: tokens of a prompt read at a time.
         candidate_pool: tokens that corrected drafts come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
         compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
+        graphs: on a GPU, record verification, block and head once for a shape and replay them as one launch each (`graphs.py`).
         pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed.py`), which takes the
             memory of the weights again and is left out where a quarter of the free memory does not hold that.
     """
@@ -51,6 +57,7 @@ class EngineSettings:
     draft_window: int | None = None
     prefill_chunk: int = 512
     compile: bool = False
+    graphs: bool = False
     candidate_pool: int = 1024
     pack: bool = True
 
@@ -162,13 +169,22 @@ class Call:
         static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
         compiled, window = self.settings.compile, self.settings.draft_window
         device = rows.input_ids.device
+        self.graphs = self._graphs(engine.target.device) if self.settings.graphs else None
         packs = self.settings.pack and not compiled  # the compiler packs by itself
         target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
-        self.target = RowTarget(target, layers, count, static, chunk, compiled, device)
-        self.draft = RowDraft(draft, target, count, device, window, compile_forward(draft) if compiled else None)
+        self.target = RowTarget(target, layers, count, static, chunk, compiled, device, self.graphs)
+        run = compile_forward(draft) if compiled else None
+        self.draft = RowDraft(draft, target, count, device, window, run, self.graphs)
         self.plan = plan_for(processing.processors, self.draft.embedding, self.samples)
         # Times are only the work's own where the host waits for it.
-        self.timed = self.target.device.type == "cpu"
+        self.timed = self.target.device.type == "cpu" and self.graphs is None
+
+    @staticmethod
+    def _graphs(device: torch.device) -> Graphs | None:
+        record = recorder(device)
+        if record is None:
+            logger.warning("graphs=True is for CUDA devices; on %s the call goes on without.", device)
+        return record and Graphs(record)
 
     def run(self) -> None:
         """Until every row has ended."""
@@ -185,8 +201,9 @@ class Call:
         for features, ended in self.target.prefill(self.rows.prompts):
             end = start + features.shape[1]
             counts = [min(max(length - start, 0), features.shape[1]) for length in lengths]
-            # The last chunk is read together with the first block.
-            (self.draft.add if end >= longest else self.draft.read)(features, counts)
+            # The last chunk is read together with the first block, but for a recorded block, whose shape is that of all others.
+            together = end >= longest and self.graphs is None
+            (self.draft.add if together else self.draft.read)(features, counts)
             first |= ended
             start = end
         logits = torch.stack([first[row] for row in range(len(lengths))])
@@ -201,6 +218,8 @@ class Call:
         if stay and len(stay) < before:
             self.target.cache.keep(stay)
             self.draft.keep(stay)
+            if self.graphs:
+                self.graphs.forget()
         return bool(stay)
 
     def _round(self) -> None:
@@ -218,7 +237,8 @@ class Call:
         rows.say([said[r][: kept[r]] + [following[r]] for r in range(len(kept))])
         self.target.cache.lengths = [n + k + 1 for n, k in zip(self.target.cache.lengths, kept, strict=True)]
         if self.max_drafts:
-            self.draft.add(features[:, : max(kept) + 1], [k + 1 for k in kept])
+            columns = features.shape[1] if self.graphs else max(kept) + 1  # a recorded block reads always as many
+            self.draft.add(features[:, :columns], [k + 1 for k in kept])
         for place, row in enumerate(rows.alive):
             rows.statistics[row].accepted.append(kept[place])
             rows.statistics[row].drafted.append(counts[place])
@@ -226,7 +246,8 @@ class Call:
 
     def _drafts(self, anchors: Tensor, most: list[int]) -> tuple[Tensor, Tensor | None, list[list[float]]]:
         """Drafts [R, n] with n as pays, the q they were sampled from, and the largest probability at each, n lists of R."""
-        wanted, adaptive = max(most), self.settings.verify_length == "auto" and self.timed
+        wanted = self.max_drafts if self.graphs else max(most)
+        adaptive = self.settings.verify_length == "auto" and self.timed
         if adaptive:
             probe = self.length.unknown(len(most), self.max_drafts) if self.length.drafts_now() else 0
             if probe is not None:

@@ -71,16 +71,17 @@ class RowCache(Cache):
     Args:
         layers: of the model. rows: R. capacity: slots to reserve at once; None grows as needed.
         indexed: write by index also where rows are alike, which a compiled forward takes as the same program for all lengths.
+        bucket: the visible slots are a multiple of this; what lies beyond a row's own is hidden by the masks.
 
     Worked example: lengths [5, 9], 3 new tokens: row 0 writes slots 5, 6, 7 and row 1 slots 9, 10, 11; 12 slots are visible. If
     row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int | None = None, indexed: bool = False):
+    def __init__(self, layers: int, rows: int, capacity: int | None = None, indexed: bool = False, bucket: int = 1):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.lengths = [0] * rows
-        self.indexed = indexed
-        self.capacity = capacity or 0
+        self.indexed, self.bucket = indexed, bucket
+        self.capacity = _up(capacity or 0, bucket)
         self.slots: slice | Tensor = slice(0, 0)
         self.rows: Tensor | None = None
         self.visible = 0
@@ -88,27 +89,32 @@ class RowCache(Cache):
     def place(self, tokens: int, device: torch.device) -> None:
         """The next forward reads this many tokens of every row, each row's after its own length."""
         lengths = self.lengths
-        self.visible = max(lengths) + tokens
+        end = max(lengths) + tokens
+        self.visible = _up(end, self.bucket)
         if min(lengths) == max(lengths) and not self.indexed:
-            self.slots = slice(lengths[0], self.visible)
+            self.slots = slice(lengths[0], end)
         else:
             self.slots = torch.tensor(lengths, device=device)[:, None] + torch.arange(tokens, device=device)
-            self.rows = torch.arange(len(lengths), device=device)[:, None]
+            self._number_rows(device)
         self._reserve(self.visible)
 
     def place_at(self, slots: Tensor, visible: int) -> None:
         """The next forward writes at these slots [R, n]."""
         self.slots, self.visible = slots, visible
-        self.rows = torch.arange(len(self.lengths), device=slots.device)[:, None]
+        self._number_rows(slots.device)
         self._reserve(visible)
+
+    def _number_rows(self, device: torch.device) -> None:
+        if self.rows is None:  # made once: a recorded forward reads it where it lies
+            self.rows = torch.arange(len(self.lengths), device=device)[:, None]
 
     def _reserve(self, slots: int) -> None:
         if slots > self.capacity:
-            self.capacity = slots + max(GROWTH, self.capacity // 2)
+            self.capacity = _up(slots + max(GROWTH, self.capacity // 2), self.bucket)
 
     def keep(self, rows: list[int]) -> None:
         """The other rows leave the batch."""
-        self.lengths = [self.lengths[row] for row in rows]
+        self.lengths, self.rows = [self.lengths[row] for row in rows], None
         for layer in self.layers:
             if layer.is_initialized:
                 layer.keep(torch.tensor(rows, device=layer.keys.device))
@@ -116,6 +122,10 @@ class RowCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """The longest row."""
         return max(self.lengths)
+
+
+def _up(slots: int, bucket: int) -> int:
+    return -(-slots // bucket) * bucket
 
 
 class Tail:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
+from . graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
 from . row_cache import RowCache, Tail, causal_mask  # fmt: skip  # isort: skip
 
 FEW = 64  # tokens of a verification, at most, whose mask is cut out of a triangle that stays
@@ -15,6 +16,7 @@ class RowTarget:
     Args:
         target: the model. layer_ids: whose outputs are the drafter's features. rows: R. capacity: see `RowCache`.
         chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`. device: of the token ids.
+        graphs: which record verifications and replay them; None: each is run.
     """
 
     def __init__(
@@ -26,11 +28,13 @@ class RowTarget:
         chunk: int,
         compiled: bool,
         device: torch.device,
+        graphs: Graphs | None = None,
     ):
         self.target, self.layer_ids, self.chunk = target, layer_ids, chunk
         self.config = target.config.get_text_config()
         self.entries = feature_entries(layer_ids)
-        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=compiled)
+        self.graphs, fixed, bucket = graphs, compiled or graphs is not None, BUCKET if graphs else 1
+        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=fixed, bucket=bucket)
         self.run = compile_forward(target) if compiled else target
         home = target.get_input_embeddings().weight.device
         self.device = (
@@ -61,7 +65,7 @@ class RowTarget:
             self.cache.lengths = [start] * len(prompts)
             # nobody ends here: one position, since 0 would mean all of them
             wanted = torch.tensor(last or [0], device=self.device)
-            logits, features = self._forward(self.target, part, wanted)
+            logits, features = self._forward(self.target, part, *self._place(part.shape[1]), wanted)
             yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
         self.cache.lengths = lengths
 
@@ -71,14 +75,28 @@ class RowTarget:
         Returns:
             logits [R, n + 1, V] and features [R, n + 1, F * hidden].
         """
-        return self._forward(self.run, tokens, 0)
+        positions, masks = self._place(tokens.shape[1])
+        if self.graphs is None:
+            return self._forward(self.run, tokens, positions, masks)
 
-    def _forward(self, run, ids: Tensor, logits_to_keep) -> tuple[Tensor, Tensor]:
-        self.cache.place(ids.shape[1], self.device)
-        positions = self._positions(ids.shape[1])
+        def work(ids: Tensor, positions: Tensor, slots: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
+            self.cache.slots = slots
+            return self._forward(self.run, ids, positions, masks.get("mask", masks))
+
+        named = masks if isinstance(masks, dict) else {"mask": masks}
+        key = "verify", self.cache.visible, self.cache.capacity
+        return self.graphs(key, work, ids=tokens, positions=positions, slots=self.cache.slots, **named)
+
+    def _place(self, tokens: int):
+        """Say where the next tokens go; returns their positions [R, tokens] and masks."""
+        self.cache.place(tokens, self.device)
+        positions = self._positions(tokens)
+        return positions, self._masks(positions)
+
+    def _forward(self, run, ids: Tensor, positions: Tensor, masks, logits_to_keep=0) -> tuple[Tensor, Tensor]:
         out = run(
             input_ids=ids,
-            attention_mask=self._masks(positions),
+            attention_mask=masks,
             position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,

@@ -1,0 +1,201 @@
+"""Recorded forwards: what is replayed equals what is run, on a recorder that behaves as CUDA's does (tests/replay.py)."""
+
+import itertools
+import logging
+
+import pytest
+import replay
+import torch
+from domino import generate
+from domino.generation import accept, engine
+from domino.generation.fused_rollout import Plan, fused_rollout
+from domino.generation.graphs import Graphs
+from domino.kernels import seam
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import FAMILIES, VOCAB, make_draft, make_target
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recorded():
+    """Counts recordings and replays, on every device."""
+    counts = {"recorded": 0, "replayed": 0}
+
+    def record(work):
+        counts["recorded"] += 1
+        again, outputs = replay.record(work)
+
+        def counted():
+            counts["replayed"] += 1
+            again()
+
+        return counted, outputs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "recorder", lambda device: record)
+        patch.setattr("domino.generation.row_target.BUCKET", 16)
+        patch.setattr("domino.generation.row_draft.BUCKET", 16)
+        yield counts
+
+
+def ragged(rows, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, VOCAB - 1, (rows, 9), generator=generator)
+    mask = torch.ones_like(ids)
+    for row in range(1, rows):
+        mask[row, : 2 * row] = 0
+    return ids, mask
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(list(FAMILIES)),
+    shift=st.booleans(),
+    rows=st.integers(1, 4),
+    seed=st.integers(0, 5),
+    options=st.fixed_dictionaries(
+        {"max_new_tokens": st.integers(1, 40)},
+        optional={
+            "repetition_penalty": st.just(1.4),
+            "eos_token_id": st.just([5, 9, 11]),
+            "verify_length": st.sampled_from([0, 2, 4]),
+            "draft_window": st.integers(1, 12),
+            "prefill_chunk": st.integers(2, 9),
+            "candidate_pool": st.sampled_from([0, 5]),
+            "cache_implementation": st.just("static"),
+        },
+    ),
+)
+def test_greedy_is_identical(family, shift, rows, seed, options):
+    target, draft = make_target(family, seed), make_draft(seed + 1, shift_label=shift)
+    ids, mask = ragged(rows, seed)
+    ours = generate(target, draft, ids, attention_mask=mask, do_sample=False, graphs=True, **options)
+    mine = ("verify_length", "draft_window", "prefill_chunk", "candidate_pool", "cache_implementation")
+    plain = {name: value for name, value in options.items() if name not in mine}
+    assert torch.equal(ours, target.generate(ids, attention_mask=mask, do_sample=False, **plain))
+
+
+def test_most_rounds_are_replayed(target, draft, recorded):
+    """40 tokens pass three steps of 16 slots; each is run once, recorded once, and replayed from then on."""
+    recorded.update(recorded=0, replayed=0)
+    generate(
+        target, draft, torch.arange(3, 12)[None], max_new_tokens=40, do_sample=False, eos_token_id=None, graphs=True
+    )
+    rounds = draft.statistics.rounds
+    assert recorded["recorded"] <= 2 * 4
+    assert recorded["replayed"] >= 2 * (rounds - 4 - 1)
+
+
+def test_drafts_are_the_same_with_the_head_in_one_launch(recorded):
+    pytest.importorskip("triton")
+    target, draft = make_target(), make_draft()
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "candidate_pool": 7, "verify_length": 4}
+    ids = torch.arange(3, 12)[None]
+    with seam.forced("triton"):
+        plain = generate(target, draft, ids, **options), draft.statistics.accepted
+        recorded.update(recorded=0, replayed=0)
+        ours = generate(target, draft, ids, graphs=True, **options), draft.statistics.accepted
+    assert recorded["recorded"] == 5  # verification and block in two steps of 16 slots, and the head
+    assert torch.equal(plain[0], ours[0])
+    assert plain[1] == ours[1]
+
+
+@pytest.fixture(scope="module")
+def small():
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 6}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    layers = {"target_layer_ids": [0], "mask_token_id": 5, "block_size": 3, "num_target_layers": 1}
+    return make_target(**shape, **ends).float(), make_draft(initializer_range=0.1, **layers, **shape, **ends).float()
+
+
+def late_law(target, rows, calls, **how):
+    """Empirical law of the 15th and 16th token after one prompt, [36], when nearly all rounds before were replayed."""
+    ids, counts = torch.tensor([[1, 4, 2]]).expand(rows, -1), torch.zeros(36)
+    for _ in range(calls):
+        said = target.generate(ids, max_new_tokens=40, do_sample=True, temperature=0.8, pad_token_id=0, **how)
+        counts += torch.bincount(said[:, 17] * 6 + said[:, 18], minlength=36)
+    return counts / counts.sum()
+
+
+def test_sampled_text_has_the_law_of_the_target(small, recorded, monkeypatch):
+    """Two samples of 9,000 are compared; the limit is what two of plain `generate` differ by, and a biased rule passes it."""
+    target, draft = small
+    torch.manual_seed(0)
+    plain = late_law(target, 3000, 3)
+    split = [torch.bincount(torch.multinomial(plain, 9_000, True), minlength=36) / 9_000 for _ in range(400)]
+    limit = max((a - b).abs().sum() / 2 for a, b in itertools.pairwise(split))
+    recorded.update(recorded=0, replayed=0)
+    how = {"custom_generate": draft.decode_rows, "graphs": True}
+    assert (late_law(target, 3000, 3, **how) - plain).abs().sum() / 2 < limit
+    assert recorded["replayed"] > 2 * recorded["recorded"] > 0
+
+    def keep_the_first(p, q, drafts, counts):
+        accepted, token = accept.leviathan(p, q, drafts, counts)
+        return accepted.clamp(min=1).minimum(counts), token
+
+    monkeypatch.setitem(accept.RULES, "block", keep_the_first)
+    assert (late_law(target, 3000, 3, **how) - plain).abs().sum() / 2 > 2 * limit
+
+
+def test_sampling_draws_anew_in_every_replay(small):
+    """Noise is drawn inside of the recorded head; the same inputs again and again still give the law of q."""
+    pytest.importorskip("triton")
+    _, draft = small
+    generator = torch.Generator().manual_seed(0)
+    inputs = {"hidden": torch.randn(64, 2, 16, generator=generator), "base": torch.randn(1, 2, 6, generator=generator)}
+    inputs |= {"hidden": inputs["hidden"][:1].expand(64, -1, -1), "base": inputs["base"].expand(64, -1, -1)}
+    embedding = torch.nn.Embedding(6, 16)
+    plan, graphs = Plan(embedding, samples=True), Graphs(replay.record)
+
+    def head(hidden, base, anchors):
+        return fused_rollout(draft, hidden, base, anchors, embedding, plan, 0)
+
+    counts, anchors, drafts = torch.zeros(6), torch.full((64, 1), 3), torch.empty(0)
+    with seam.forced("triton"):
+        for _ in range(10):
+            before, (drafts, q) = drafts, graphs("head", head, anchors=anchors, **inputs)
+            assert not torch.equal(drafts, before)
+            counts += torch.bincount(drafts[:, 0], minlength=6)
+    law = q[0, 0].softmax(-1)
+    assert (counts / counts.sum() - law).abs().max() < 5 * (law.max() / counts.sum()).sqrt()  # five standard deviations
+
+
+def test_results_are_not_overwritten_by_the_next_replay():
+    graphs = Graphs(replay.record)
+    seen = [graphs("key", lambda x: (x * 2, None), x=torch.tensor([n])) for n in range(5)]
+    assert [(double.item(), none) for double, none in seen] == [(2 * n, None) for n in range(5)]
+    assert graphs("key", lambda x: (x * 2,), x=torch.tensor([1.5]))[0].item() == 3.0  # another dtype, another recording
+
+
+def test_a_recorder_that_fails_is_named_and_done_without(caplog):
+    graphs = Graphs(replay.record)
+
+    def work(x):
+        return (x * int(x),)  # the host waits for a number
+
+    with caplog.at_level(logging.WARNING):
+        assert [graphs("key", work, x=torch.tensor(n))[0].item() for n in (1, 2, 3)] == [1, 4, 9]
+    assert "not permitted when stream is capturing" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_the_recorder_notices_memory_that_was_given_back():
+    """Or the tests above could not fail."""
+    outside = [torch.ones(1)]
+    graphs = Graphs(replay.record)
+    for _ in range(3):
+        graphs("key", lambda x: (x + outside[0],), x=torch.zeros(1))
+    outside.clear()
+    with pytest.raises(AssertionError, match="given back"):
+        graphs("key", lambda x: (x,), x=torch.zeros(1))
+
+
+def test_without_a_gpu_it_says_so(target, draft, monkeypatch, caplog):
+    from domino.generation import graphs
+
+    monkeypatch.setattr(engine, "recorder", graphs.recorder)
+    ids = torch.arange(3, 12)[None]
+    with caplog.at_level(logging.WARNING):
+        ours = generate(target, draft, ids, max_new_tokens=8, do_sample=False, graphs=True)
+    assert "for CUDA devices; on cpu" in caplog.text
+    assert torch.equal(ours, target.generate(ids, max_new_tokens=8, do_sample=False))

@@ -7,12 +7,13 @@ changes from round to round is handed over in tensors, and the number of visible
 import logging
 from collections.abc import Callable, Hashable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 BUCKET = 256  # slots by which the visible part of a cache grows, each step a recording of its own
-Outputs = tuple[Tensor | None, ...]
+Outputs = tuple[Any, ...]  # tensors and None
 Recorder = Callable[[Callable[[], Outputs]], tuple[Callable[[], None], Outputs]]
 logger = logging.getLogger(__name__)
 

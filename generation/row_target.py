@@ -65,7 +65,7 @@ class RowTarget:
             self.cache.lengths = [start] * len(prompts)
             # nobody ends here: one position, since 0 would mean all of them
             wanted = torch.tensor(last or [0], device=self.device)
-            logits, features = self._forward(self.target, part, *self._place(part.shape[1]), wanted)
+            logits, features = self._forward(self.target, part, *self._place(part.shape[1]), logits_to_keep=wanted)
             yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
         self.cache.lengths = lengths
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,6 +17,8 @@ from domino.evaluation.acceptance import acceptance
 from domino.evaluation.answering import answer, encode
 from domino.evaluation.losslessness import first_gap
 from domino.evaluation.methods import METHODS, Method, Models
+from domino.evaluation.report import table
+from domino.evaluation.report.write import write
 from domino.evaluation.results import Results, read
 from domino.evaluation.run import evaluate
 from domino.evaluation.settings import EvalSettings, load
@@ -215,6 +218,26 @@ def test_empty_answers_do_not_break_the_figures(home, tmp_path):
     assert domino.tau == 0.0
     assert domino.by_position == []
     assert domino.round_split == {}
+    Results(tmp_path / "r", results.methods, {})
+    assert "nan" not in "".join(file.read_text() for file in write(tmp_path / "r") if file.suffix == ".md")
+
+
+def test_the_results_page_says_what_was_measured():
+    """All three tables, from the samples beside it."""
+    docs = Path(running.__file__).parents[1] / "docs"
+    rows: dict[tuple, dict] = {}
+    for line in Dataset.from_parquet(str(docs / "measurements" / "smollm2-cpu-bfloat16.parquet")):
+        names = {name: line.pop(name) for name in ("model", "task", "temperature", "question", "method", "correct")}
+        told = {name: line.pop(name) for name in ("turn", "same", "gap", "text")}
+        row = rows.setdefault(tuple(names.values()), {**names, "turns": []})
+        if told.pop("turn") == len(row["turns"]):
+            row["turns"].append({**told, "runs": []})
+        line.pop("repeat")
+        row["turns"][-1]["runs"].append(line)
+    found = cells(list(rows.values()))
+    page = (docs / "results.md").read_text()
+    for measured in (table.markdown(found), table.positions(found), table.split(found)):
+        assert measured in page
 
 
 def test_report_is_one_page_that_needs_nothing(home, tmp_path, capsys, monkeypatch):
@@ -237,8 +260,6 @@ def test_report_is_one_page_that_needs_nothing(home, tmp_path, capsys, monkeypat
 
 
 def test_report_without_results(tmp_path):
-    from domino.evaluation.report.write import write
-
     with pytest.raises(ValueError, match="holds no evaluation"):
         write(tmp_path)
     Results(tmp_path, ["plain"], {})

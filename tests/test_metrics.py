@@ -91,3 +91,23 @@ def test_a_cell_pools_both_turns_of_a_sample():
     )
     assert domino.round_split["draft"] == pytest.approx(200.0)
     assert domino.peak == 5
+    assert domino.time_per_token == pytest.approx(1.0 / 8)
+    assert domino.prefill_seconds == 0.5
+
+
+def test_repetitions_do_not_narrow_an_interval():
+    """Ten runs of a greedy question say of τ what one does."""
+
+    def found(repeats):
+        rows = []
+        for question, tau, seconds in (("a", 2, 1.0), ("b", 4, 0.5), ("c", 3, 0.8)):
+            head = {"model": "m", "task": "gsm8k", "temperature": 0.0, "question": question, "correct": None}
+            for method, runs in (("plain", call([1] * 4, [0] * 4, 5)), ("domino", call([tau], [4], 5, seconds))):
+                turn = {"text": "", "same": True, "gap": None, "runs": [runs] * repeats}
+                rows.append({**head, "method": method, "turns": [turn]})
+        return cells(rows)[1]
+
+    once, often = found(1), found(10)
+    assert often.tau_interval == once.tau_interval == (2.0, 4.0)
+    assert often.tau_per_sample_interval == pytest.approx(once.tau_per_sample_interval)
+    assert often.speedup_interval == pytest.approx(once.speedup_interval)

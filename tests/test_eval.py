@@ -14,6 +14,7 @@ from datasets import Dataset
 from domino import cli
 from domino.evaluation import run as running
 from domino.evaluation.acceptance import acceptance
+from domino.evaluation.accuracy import sandbox
 from domino.evaluation.answering import answer, encode
 from domino.evaluation.losslessness import first_gap
 from domino.evaluation.methods import METHODS, Method, Models
@@ -289,6 +290,73 @@ def test_mistakes_are_named_before_any_work(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         evaluate(load(None, values))
     assert not (tmp_path / "r").exists()
+
+
+ASSERTS = {"test_imports": [], "test_list": ["assert f(1) == 2"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "checks", "message"),
+    [
+        ("gsm8k", {"answer": "many"}, "b cannot be scored: .*must be a number, got 'many'"),
+        ("mbpp", {**ASSERTS, "test_list": ["assert f("]}, "b cannot be scored"),
+        ("mbpp", {**ASSERTS, "test_list": 3}, "b cannot be scored"),
+    ],
+)
+def test_questions_that_cannot_be_scored_are_named_before_any_work(tmp_path, task, checks, message):
+    right = {"gsm8k": {"answer": 3}, "mbpp": ASSERTS}[task]
+    rows = [{"id": "a", "turns": ["One?"], **right}, {"id": "b", "turns": ["Two?"], **checks}]
+    (tmp_path / f"{task}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    asked = {"out": str(tmp_path / "r"), "tasks": task, "data": str(tmp_path), "execute_code": True}
+    with pytest.raises(ValueError, match=message):
+        evaluate(load(None, asked))
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_machine_that_cannot_score_says_so_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(ValueError, match="math-verify"):
+        evaluate(load(None, {"out": str(tmp_path / "r"), "tasks": "gsm8k=1,math500=1"}))
+    monkeypatch.setattr(sandbox, "layers", lambda: [])
+    with pytest.raises(ValueError, match="cannot be executed safely here"):
+        evaluate(load(None, {"out": str(tmp_path / "r"), "tasks": "gsm8k=1,mbpp=1", "execute_code": True}))
+    assert not (tmp_path / "r").exists()
+
+
+ATTACKS = {
+    "loops": "while True: pass",
+    "forks": "import os\nfor _ in range(50): os.fork()",
+    "takes 10 GB": "x = bytearray(10 * 2**30)",
+    "writes": "open('OUT/planted', 'w')",
+    "opens a socket": "import socket\nsocket.socket()",
+}
+
+
+@pytest.mark.skipif(not sandbox.layers(), reason="no seccomp on this platform")
+def test_an_evaluation_goes_on_after_programs_that_attack(home, tmp_path, monkeypatch):
+    """The answers are planted: an attack a question, and a right program as the last."""
+    right = "def f(x):\n    return x + 1\n"
+    programs = {name: right + attack.replace("OUT", str(tmp_path)) for name, attack in ATTACKS.items()}
+    programs["is right"] = right
+    rows = [{"id": name, "turns": ["w5"], **ASSERTS} for name in programs]
+    (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def planted(models, methods, question, *rest):
+        found = answer(models, methods, question, *rest)
+        for turns in found.values():
+            turns[0].text = f"```python\n{programs[question.id]}\n```"
+        return found
+
+    def patient(program):  # a machine may stand still: only what never ends is ended soon
+        return run(program, seconds=1 if "while True" in program else 60)
+
+    run = sandbox.run
+    monkeypatch.setattr(sandbox, "run", patient)
+    monkeypatch.setattr(running, "answer", planted)
+    asked = flags(home, tmp_path / "r", tasks="mbpp", data=str(tmp_path), methods=["plain"], execute_code=True)
+    results = evaluate(load(None, asked))
+    assert {row["question"]: row["correct"] for row in results.rows} == {name: name == "is right" for name in programs}
+    assert not (tmp_path / "planted").exists()
 
 
 def test_flags_go_over_the_yaml(tmp_path):

@@ -18,7 +18,7 @@ from domino.evaluation.accuracy import sandbox
 from domino.evaluation.answering import answer, encode
 from domino.evaluation.losslessness import first_gap
 from domino.evaluation.methods import METHODS, Method, Models
-from domino.evaluation.report import table
+from domino.evaluation.report import plots, table
 from domino.evaluation.report.write import write
 from domino.evaluation.results import Results, read
 from domino.evaluation.run import evaluate
@@ -104,6 +104,16 @@ def test_a_lossy_generator_is_caught_with_its_margin(home):
     (plain,) = found["plain"]
     assert plain.same is True
     assert plain.gap is None
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_the_targets_own_penalties_are_left_out(home, temperature):
+    """All methods would bear them, but τ and the gap are told of the target's own logits."""
+    models = running.load_models(settings(home, "x").models[0], "float32")
+    asked = ({"plain": METHODS["plain"]}, Question("q", ["w5 w6 w7"]), temperature, 8, 1, 0)
+    own = answer(models, *asked)["plain"][0].text
+    models.target.generation_config.update(repetition_penalty=1.7, top_k=1)
+    assert answer(models, *asked)["plain"][0].text == own
 
 
 def test_gap_is_infinite_where_one_text_is_a_prefix_of_the_other(target):
@@ -219,6 +229,7 @@ def test_empty_answers_do_not_break_the_figures(home, tmp_path):
     assert domino.tau == 0.0
     assert domino.by_position == []
     assert domino.round_split == {}
+    assert len(plots.figures([plain, domino])) == 4
     Results(tmp_path / "r", results.methods, {})
     assert "nan" not in "".join(file.read_text() for file in write(tmp_path / "r") if file.suffix == ".md")
 

@@ -12,6 +12,7 @@ import yaml
 from corpus import make_tokenizer, save_target
 from datasets import Dataset
 from domino import cli
+from domino.evaluation import answering
 from domino.evaluation import run as running
 from domino.evaluation.acceptance import acceptance
 from domino.evaluation.accuracy import sandbox
@@ -269,6 +270,44 @@ def test_report_is_one_page_that_needs_nothing(home, tmp_path, capsys, monkeypat
     entries = yaml.safe_load((out / "eval_results.yaml").read_text())
     assert {"dataset", "value", "notes"} <= entries[0].keys()
     assert entries[0]["dataset"] == {"id": "openai/gsm8k", "task_id": "gsm8k_acceptance_length"}
+
+
+def test_report_of_a_stopped_run_says_how_much_there_is(home, tmp_path, monkeypatch):
+    """Before its last question, of T = 1; and one earlier still."""
+
+    def stopped(models, methods, question, temperature, *rest):
+        if temperature == 1 and question.id == "mt_bench/1":
+            raise KeyboardInterrupt
+        return answer(models, methods, question, temperature, *rest)
+
+    monkeypatch.setattr(running, "answer", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(settings(home, tmp_path / "r", temperatures=[0, 1]))
+    text = write(tmp_path / "r")[0].read_text()
+    assert "| mt_bench | 0 | domino | 4 |" in text
+    assert "| mt_bench | 1 | domino | 2 |" in text
+    lines = (tmp_path / "r" / "samples.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "r" / "samples.jsonl").write_text("".join(lines[:-2]))
+    text = write(tmp_path / "r")[0].read_text()
+    assert "| **average** | 0 | domino | 2 tasks |" in text
+    assert "| mt_bench | 1 |" not in text
+    assert "| **average** | 1 |" not in text
+
+
+def test_methods_take_turns_and_the_throw_away_question_is_seen_by_none(home, tmp_path, monkeypatch):
+    order, watched = [], answering.run
+
+    def spy(models, method, inputs, seed, **options):
+        order.append(method.about)
+        return watched(models, method, inputs, seed, **options)
+
+    monkeypatch.setattr(answering, "run", spy)
+    monkeypatch.setattr(running, "run", spy)
+    asked = flags(home, tmp_path / "r", tasks="gsm8k=1", methods=["dflash", "domino"], repeats=3)
+    results = evaluate(load(None, asked))
+    a, b, c = (METHODS[name].about for name in ("plain", "dflash", "domino"))
+    assert order == [a, b, c, *(a, b, c), *(b, c, a), *(c, a, b)]
+    assert [len(row["turns"][0]["runs"]) for row in results.rows] == [3, 3, 3]
 
 
 def test_report_without_results(tmp_path):

@@ -18,7 +18,10 @@ CONVENTIONS = (
 
 
 def markdown(cells: list[Cell]) -> str:
-    """One line a model, task, temperature and method, and the mean over tasks where there are several."""
+    """One line a model, task, temperature and method, and the mean over tasks where there are several.
+
+    A run that was stopped may have fewer tasks at one temperature than at another: how many stands beside the mean.
+    """
     several = len({cell.model for cell in cells}) > 1
     lines = [
         f"| {'model | ' if several else ''}task | T | method | answers | τ | τ per sample | drafts | tok/s | speedup "
@@ -71,7 +74,7 @@ def _averages(cells: list[Cell], several: bool) -> list[str]:
             mean(getattr(c, name) for c in mine) for name in ("tau", "tau_per_sample", "speedup", "decode_speedup")
         )
         lines.append(
-            f"| {f'{model} | ' if several else ''}**average** | {temperature:g} | {method} | | {tau:.2f} | {sample:.2f} | | "
+            f"| {f'{model} | ' if several else ''}**average** | {temperature:g} | {method} | {len(mine)} tasks | {tau:.2f} | {sample:.2f} | | "
             f"| {_number(speed, '×')} | | {_number(decode, '×')} | | | |"
         )
     return lines

@@ -42,12 +42,12 @@ def encode(tokenizer, messages: str | list[dict[str, str]], device) -> dict[str,
 
 def decoding(temperature: float, max_new_tokens: int) -> dict[str, Any]:
     """Arguments of `generate`: greedy at 0, else sampling from the whole distribution at that temperature."""
+    # no penalty and no truncation, whatever the target's generation config says: Qwen2.5's has 1.05 and 20 tokens
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "repetition_penalty": 1.0}
     if temperature == 0:
-        return {"do_sample": False, "max_new_tokens": max_new_tokens}
-    # no truncation and no penalty, whatever the target's generation config says
-    whole: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": None, "typical_p": 1.0, "repetition_penalty": 1.0}
-    whole |= {"epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
-    return {"do_sample": True, "temperature": temperature, "max_new_tokens": max_new_tokens, **whole}
+        return {"do_sample": False, **options}
+    whole = {"top_k": 0, "top_p": 1.0, "min_p": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+    return {"do_sample": True, "temperature": temperature, **options, **whole}
 
 
 def run(models: Models, method: Method, inputs: dict[str, Tensor], seed: int, **options) -> tuple[Tensor, Call]:

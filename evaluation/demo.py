@@ -34,8 +34,9 @@ def demo(models: Models, question: str, max_new_tokens: int) -> Cell:
     methods = {name: METHODS[name] for name in (PLAIN, METHOD)}
     found = answer(models, methods, Question("demo", [question]), 0, max_new_tokens, REPEATS, 0)
     (ours,), (plain,) = found[METHOD], found[PLAIN]
-    cell = Cell("", "", 0, METHOD, ours.runs, plain.runs, [bool(ours.same)], [], [])
-    console.print(_table(cell, Cell("", "", 0, PLAIN, plain.runs, plain.runs, [], [], [])))
+    asked = [question] * REPEATS
+    cell = Cell("", "", 0, METHOD, ours.runs, plain.runs, asked, [bool(ours.same)], [], [])
+    console.print(_table(cell, Cell("", "", 0, PLAIN, plain.runs, plain.runs, asked, [], [], [])))
     if not ours.same:
         console.print(
             f"The texts part at a near tie of {target.dtype} arithmetic (logit gap {ours.gap:.3f}); "

@@ -83,8 +83,11 @@ def speedup_per_sample(
 def interval(
     samples: Sequence, statistic: Callable[[list], float], draws: int = 1000, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap of a statistic over samples drawn again with replacement; (nan, nan) without samples."""
-    if not samples:
+    """Percentile bootstrap of a statistic over samples drawn again with replacement; (nan, nan) for fewer than two.
+
+    Samples must be independent of each other: hand over groups where they are not, e.g. the answers to one question.
+    """
+    if len(samples) < 2:  # one says nothing of how others would differ
         return math.nan, math.nan
     generator = np.random.default_rng(seed)
     picks = generator.integers(len(samples), size=(draws, len(samples)))

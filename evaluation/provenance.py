@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -13,18 +15,32 @@ import transformers
 
 def provenance() -> dict:
     """Machine, versions, threads, command and commit."""
-    root = Path(__file__).resolve().parent
-    commit = subprocess.run(["git", "-C", root, "describe", "--always", "--dirty"], capture_output=True, text=True)
     return {
         "machine": _processor(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
+        "domino": version("domino"),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "command": " ".join(["domino", *sys.argv[1:]]),
-        "commit": commit.stdout.strip() or "unknown",
+        "command": shlex.join(["domino", *sys.argv[1:]]),
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """Of the package's own repository: an installed one may lie inside somebody else's, and git may not be there."""
+    root = Path(__file__).resolve().parents[1]
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", "-C", root, *command], capture_output=True, text=True).stdout.strip()
+
+    try:
+        top = git("rev-parse", "--show-toplevel")
+        own = bool(top) and Path(top).resolve() == root
+        return (git("describe", "--always", "--dirty") if own else "") or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def _processor() -> str:

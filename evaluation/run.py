@@ -9,7 +9,7 @@ import torch
 from tqdm.auto import tqdm
 
 from . import tasks
-from .accuracy import CODE_TASKS, score
+from .accuracy import CODE_TASKS, refuse_unscorable, score
 from .answering import answer, decoding, encode, run
 from .methods import METHODS, Method, Models
 from .results import Results
@@ -48,11 +48,14 @@ def evaluate(settings: EvalSettings) -> Results:
     """Measure what is not measured yet.
 
     Raises:
-        `ValueError`: unknown tasks or methods, missing data, or a folder of other settings; all before any work.
+        `ValueError`: unknown tasks or methods, missing data, answers that cannot be scored here, or a folder of other
+            settings; all before any work.
     """
     questions = tasks.parse(settings.asked(), Path(settings.data) if settings.data else None, settings.shuffle)
     if settings.execute_code and set(questions) & set(CODE_TASKS):
         print(WARNING, file=sys.stderr)
+    for task, asked in questions.items():
+        refuse_unscorable(task, {question.id: question.checks for question in asked}, settings.execute_code)
     methods = {name: METHODS[name] for name in settings.methods}
     results = Results(Path(settings.out), settings.methods, settings.fixed(), settings.identities())
     for model in settings.models:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from statistics import mean
 from typing import Any
 
@@ -22,7 +24,8 @@ class Cell:
     """A method's calls beside plain `generate`'s on the same prompts.
 
     Attributes:
-        calls, plain: by sample (one question, turn and repetition). same, gaps, correct: of the samples where they are known.
+        calls, plain: by sample (one question, turn and repetition). questions: which one each call answered. same, gaps,
+            correct: of the samples where they are known.
     """
 
     model: str
@@ -31,6 +34,7 @@ class Cell:
     method: str
     calls: list[Call]
     plain: list[Call]
+    questions: list[str]
     same: list[bool]
     gaps: list[float]
     correct: list[bool]
@@ -49,11 +53,11 @@ class Cell:
 
     @property
     def tau_interval(self) -> tuple[float, float]:
-        return metrics.interval(self.advanced, metrics.tau_per_step)
+        return self._interval(self.advanced, metrics.tau_per_step)
 
     @property
     def tau_per_sample_interval(self) -> tuple[float, float]:
-        return metrics.interval(self.advanced, metrics.tau_per_sample)
+        return self._interval(self.advanced, metrics.tau_per_sample)
 
     @property
     def tokens_per_second(self) -> float:
@@ -72,7 +76,7 @@ class Cell:
 
     @property
     def speedup_interval(self) -> tuple[float, float]:
-        return metrics.interval(list(zip(self.plain, self.calls, strict=True)), partial(_speedup, timed=_whole))
+        return self._interval(list(zip(self.plain, self.calls, strict=True)), partial(_speedup, timed=_whole))
 
     @property
     def decode_speedup(self) -> float:
@@ -130,6 +134,19 @@ class Cell:
     def accuracy(self) -> float | None:
         return mean(self.correct) if self.correct else None
 
+    @property
+    def prefill_seconds(self) -> float:
+        """Mean of a call."""
+        return self.split["prefill"] / len(self.calls)
+
+    def _interval(self, samples: list, statistic: Callable[[list], float]) -> tuple[float, float]:
+        """Of a statistic over samples. Questions are drawn again, all calls of one together: turns and repetitions of a
+        question are alike, and taking them for independent would make the interval narrower than it is."""
+        groups: dict[str, list] = defaultdict(list)
+        for question, sample in zip(self.questions, samples, strict=True):
+            groups[question].append(sample)
+        return metrics.interval(list(groups.values()), lambda drawn: statistic(list(chain.from_iterable(drawn))))
+
     def _rounds(self) -> tuple[list[int], list[int]]:
         return [n for c in self.calls for n in c.advanced], [n for c in self.calls for n in c.drafted]
 
@@ -163,6 +180,7 @@ def cells(rows: list[dict[str, Any]]) -> list[Cell]:
 def _cell(where: tuple, method: str, rows: list[dict], plain: list[dict]) -> Cell:
     beside = {row["question"]: row for row in plain}
     calls = [call for row in rows for turn in turns(row) for call in turn.runs]
+    questions = [row["question"] for row in rows for turn in row["turns"] for _ in turn["runs"]]
     plain_calls = [call for row in rows for turn in turns(beside[row["question"]]) for call in turn.runs]
     told = [turn for row in rows for turn in row["turns"] if turn["same"] is not None]
     model, task, temperature = where
@@ -173,6 +191,7 @@ def _cell(where: tuple, method: str, rows: list[dict], plain: list[dict]) -> Cel
         method,
         calls,
         plain_calls,
+        questions,
         same=[turn["same"] for turn in told],
         gaps=[turn["gap"] for turn in told if turn["gap"] is not None],
         correct=[row["correct"] for row in rows if row["correct"] is not None],

@@ -144,10 +144,11 @@ def _hub(name: str) -> list[Question]:
             f"{name} could not be read from the Hub data set {task.hub} ({type(error).__name__}: {error}); "
             f"the package has {packaged}: ask for no more, or pass --data with a folder that holds {name}.jsonl."
         ) from error
-    # Rows that are packaged, too, keep the name they have there: a run that grows beyond them counts none twice.
+    # Rows that are packaged, too, keep the name they have there: a run that grows beyond them counts none twice. A text that
+    # comes twice (MBPP's 71 and 141) has it once, and places are no numbers of the packaged names (row 71 is not mbpp/71).
     known = {tuple(q.turns): q.id for q in read(PACKAGED / f"{name}.jsonl")} if name in EMBEDDED else {}
-    found = [(f"{name}/{place}", *task.template(row)) for place, row in enumerate(rows)]
-    return [Question(known.get(tuple(turns), own), turns, checks) for own, turns, checks in found]
+    found = [(f"{name}/{task.split}/{place}", *task.template(row)) for place, row in enumerate(rows)]
+    return [Question(known.pop(tuple(turns), own), turns, checks) for own, turns, checks in found]
 
 
 def parse(text: str, data: Path | None = None, shuffle: int | None = None) -> dict[str, list[Question]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from .markup import text
@@ -12,13 +13,9 @@ COLUMNS = ("task", "method", "answers", "τ", "tok/s", "speedup")
 
 def rows(page: str) -> list[dict[str, str]]:
     """The first table of a Markdown page, one mapping a row."""
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    table: list[list[str]] = []
-    for line in lines:
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if table and len(cells) != len(table[0]):
-            break
-        table.append(cells)
+    before = dropwhile(lambda line: not line.startswith("|"), page.splitlines())
+    lines = takewhile(lambda line: line.startswith("|"), before)
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(table[0], cells, strict=True)) for cells in table[2:]]
 
 

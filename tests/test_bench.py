@@ -240,6 +240,7 @@ def test_options_and_settings_have_the_same_defaults():
         (["--batches", ""], r"batches must name at least one value"),
         (["--contexts", ""], r"contexts must name at least one value"),
         (["--tau", "0.5"], r"tau must be at least 1 each"),
+        (["--tau", "2,nan"], r"tau must be at least 1 each, got \[2\.0, nan\]"),
         (["--repeats", "0"], r"repeats must be at least 1"),
         (["--layers", "1"], r"layers must be at least 2"),
         (["--out", "results"], r"out must be a \.json file"),

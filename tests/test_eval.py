@@ -5,17 +5,22 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 from corpus import make_tokenizer, save_target
 from datasets import Dataset
 from domino import cli
+from domino.evaluation import answering
 from domino.evaluation import run as running
 from domino.evaluation.acceptance import acceptance
+from domino.evaluation.accuracy import sandbox
 from domino.evaluation.answering import answer, encode
 from domino.evaluation.losslessness import first_gap
 from domino.evaluation.methods import METHODS, Method, Models
+from domino.evaluation.report import plots, table
+from domino.evaluation.report.write import write
 from domino.evaluation.results import Results, read
 from domino.evaluation.run import evaluate
 from domino.evaluation.settings import EvalSettings, load
@@ -100,6 +105,16 @@ def test_a_lossy_generator_is_caught_with_its_margin(home):
     (plain,) = found["plain"]
     assert plain.same is True
     assert plain.gap is None
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_the_targets_own_penalties_are_left_out(home, temperature):
+    """All methods would bear them, but τ and the gap are told of the target's own logits."""
+    models = running.load_models(settings(home, "x").models[0], "float32")
+    asked = ({"plain": METHODS["plain"]}, Question("q", ["w5 w6 w7"]), temperature, 8, 1, 0)
+    own = answer(models, *asked)["plain"][0].text
+    models.target.generation_config.update(repetition_penalty=1.7, top_k=1)
+    assert answer(models, *asked)["plain"][0].text == own
 
 
 def test_gap_is_infinite_where_one_text_is_a_prefix_of_the_other(target):
@@ -215,6 +230,30 @@ def test_empty_answers_do_not_break_the_figures(home, tmp_path):
     assert domino.tau == 0.0
     assert domino.by_position == []
     assert domino.round_split == {}
+    assert len(plots.figures([plain, domino])) == 4
+    Results(tmp_path / "r", results.methods, {})
+    line = next(
+        line for line in write(tmp_path / "r")[0].read_text().splitlines() if line.startswith("| gsm8k | 0 | domino")
+    )
+    assert "nan" not in line
+
+
+def test_the_results_page_says_what_was_measured():
+    """All three tables, from the samples beside it."""
+    docs = Path(running.__file__).parents[1] / "docs"
+    rows: dict[tuple, dict] = {}
+    for line in Dataset.from_parquet(str(docs / "measurements" / "smollm2-cpu-bfloat16.parquet")):
+        names = {name: line.pop(name) for name in ("model", "task", "temperature", "question", "method", "correct")}
+        told = {name: line.pop(name) for name in ("turn", "same", "gap", "text")}
+        row = rows.setdefault(tuple(names.values()), {**names, "turns": []})
+        if told.pop("turn") == len(row["turns"]):
+            row["turns"].append({**told, "runs": []})
+        line.pop("repeat")
+        row["turns"][-1]["runs"].append(line)
+    found = cells(list(rows.values()))
+    page = (docs / "results.md").read_text()
+    for measured in (table.markdown(found), table.positions(found), table.split(found)):
+        assert measured in page
 
 
 def test_report_is_one_page_that_needs_nothing(home, tmp_path, capsys, monkeypatch):
@@ -236,9 +275,45 @@ def test_report_is_one_page_that_needs_nothing(home, tmp_path, capsys, monkeypat
     assert entries[0]["dataset"] == {"id": "openai/gsm8k", "task_id": "gsm8k_acceptance_length"}
 
 
-def test_report_without_results(tmp_path):
-    from domino.evaluation.report.write import write
+def test_report_of_a_stopped_run_says_how_much_there_is(home, tmp_path, monkeypatch):
+    """Before its last question, of T = 1; and one earlier still."""
 
+    def stopped(models, methods, question, temperature, *rest):
+        if temperature == 1 and question.id == "mt_bench/1":
+            raise KeyboardInterrupt
+        return answer(models, methods, question, temperature, *rest)
+
+    monkeypatch.setattr(running, "answer", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(settings(home, tmp_path / "r", temperatures=[0, 1]))
+    text = write(tmp_path / "r")[0].read_text()
+    assert "| mt_bench | 0 | domino | 4 |" in text
+    assert "| mt_bench | 1 | domino | 2 |" in text
+    lines = (tmp_path / "r" / "samples.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "r" / "samples.jsonl").write_text("".join(lines[:-2]))
+    text = write(tmp_path / "r")[0].read_text()
+    assert "| **average** | 0 | domino | 2 tasks |" in text
+    assert "| mt_bench | 1 |" not in text
+    assert "| **average** | 1 |" not in text
+
+
+def test_methods_take_turns_and_the_throw_away_question_is_seen_by_none(home, tmp_path, monkeypatch):
+    order, watched = [], answering.run
+
+    def spy(models, method, inputs, seed, **options):
+        order.append(method.about)
+        return watched(models, method, inputs, seed, **options)
+
+    monkeypatch.setattr(answering, "run", spy)
+    monkeypatch.setattr(running, "run", spy)
+    asked = flags(home, tmp_path / "r", tasks="gsm8k=1", methods=["dflash", "domino"], repeats=3)
+    results = evaluate(load(None, asked))
+    a, b, c = (METHODS[name].about for name in ("plain", "dflash", "domino"))
+    assert order == [a, b, c, *(a, b, c), *(b, c, a), *(c, a, b)]
+    assert [len(row["turns"][0]["runs"]) for row in results.rows] == [3, 3, 3]
+
+
+def test_report_without_results(tmp_path):
     with pytest.raises(ValueError, match="holds no evaluation"):
         write(tmp_path)
     Results(tmp_path, ["plain"], {})
@@ -268,6 +343,73 @@ def test_mistakes_are_named_before_any_work(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         evaluate(load(None, values))
     assert not (tmp_path / "r").exists()
+
+
+ASSERTS = {"test_imports": [], "test_list": ["assert f(1) == 2"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "checks", "message"),
+    [
+        ("gsm8k", {"answer": "many"}, "b cannot be scored: .*must be a number, got 'many'"),
+        ("mbpp", {**ASSERTS, "test_list": ["assert f("]}, "b cannot be scored"),
+        ("mbpp", {**ASSERTS, "test_list": 3}, "b cannot be scored"),
+    ],
+)
+def test_questions_that_cannot_be_scored_are_named_before_any_work(tmp_path, task, checks, message):
+    right = {"gsm8k": {"answer": 3}, "mbpp": ASSERTS}[task]
+    rows = [{"id": "a", "turns": ["One?"], **right}, {"id": "b", "turns": ["Two?"], **checks}]
+    (tmp_path / f"{task}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    asked = {"out": str(tmp_path / "r"), "tasks": task, "data": str(tmp_path), "execute_code": True}
+    with pytest.raises(ValueError, match=message):
+        evaluate(load(None, asked))
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_machine_that_cannot_score_says_so_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(ValueError, match="math-verify"):
+        evaluate(load(None, {"out": str(tmp_path / "r"), "tasks": "gsm8k=1,math500=1"}))
+    monkeypatch.setattr(sandbox, "layers", lambda: [])
+    with pytest.raises(ValueError, match="cannot be executed safely here"):
+        evaluate(load(None, {"out": str(tmp_path / "r"), "tasks": "gsm8k=1,mbpp=1", "execute_code": True}))
+    assert not (tmp_path / "r").exists()
+
+
+ATTACKS = {
+    "loops": "while True: pass",
+    "forks": "import os\nfor _ in range(50): os.fork()",
+    "takes 10 GB": "x = bytearray(10 * 2**30)",
+    "writes": "open('OUT/planted', 'w')",
+    "opens a socket": "import socket\nsocket.socket()",
+}
+
+
+@pytest.mark.skipif(not sandbox.layers(), reason="no seccomp on this platform")
+def test_an_evaluation_goes_on_after_programs_that_attack(home, tmp_path, monkeypatch):
+    """The answers are planted: an attack a question, and a right program as the last."""
+    right = "def f(x):\n    return x + 1\n"
+    programs = {name: right + attack.replace("OUT", str(tmp_path)) for name, attack in ATTACKS.items()}
+    programs["is right"] = right
+    rows = [{"id": name, "turns": ["w5"], **ASSERTS} for name in programs]
+    (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def planted(models, methods, question, *rest):
+        found = answer(models, methods, question, *rest)
+        for turns in found.values():
+            turns[0].text = f"```python\n{programs[question.id]}\n```"
+        return found
+
+    def patient(program):  # a machine may stand still: only what never ends is ended soon
+        return run(program, seconds=1 if "while True" in program else 60)
+
+    run = sandbox.run
+    monkeypatch.setattr(sandbox, "run", patient)
+    monkeypatch.setattr(running, "answer", planted)
+    asked = flags(home, tmp_path / "r", tasks="mbpp", data=str(tmp_path), methods=["plain"], execute_code=True)
+    results = evaluate(load(None, asked))
+    assert {row["question"]: row["correct"] for row in results.rows} == {name: name == "is right" for name in programs}
+    assert not (tmp_path / "planted").exists()
 
 
 def test_flags_go_over_the_yaml(tmp_path):

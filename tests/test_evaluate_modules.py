@@ -1,5 +1,6 @@
 """The modules for Hugging Face `evaluate`: by path, batch by batch, from a Space, and equal to the harness's own figures."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_losslessness_finds_the_first_difference():
         predictions=[[5, 6, 7], [5, 6], [5], [4, 6]], references=[[5, 6, 7], [5, 9], [5, 6], [5, 6]]
     )
     assert found == {"lossless_rate": 0.25, "first_differences": [-1, 1, 1, 0]}
+    assert found["lossless_rate"] == metrics.lossless_rate([True, False, False, False])
+    assert math.isnan(load("losslessness").compute(predictions=[], references=[])["lossless_rate"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -54,8 +54,8 @@ def test_speed_is_tokens_per_second():
 def test_bootstrap_interval():
     low, high = metrics.interval([[1]] * 50 + [[3]] * 50, metrics.tau_per_step)
     assert 1.75 < low < 1.9 < 2.1 < high < 2.25  # 2 ± 1.96 · 1/√100
-    assert metrics.interval([[2]], metrics.tau_per_step) == (2.0, 2.0)
-    assert all(map(math.isnan, metrics.interval([], metrics.tau_per_step)))
+    for few in ([], [[2]], [[2, 2]]):
+        assert all(map(math.isnan, metrics.interval(few, metrics.tau_per_step)))
     assert metrics.interval([[1], [3]], metrics.tau_per_step) == metrics.interval([[1], [3]], metrics.tau_per_step)
 
 
@@ -91,3 +91,23 @@ def test_a_cell_pools_both_turns_of_a_sample():
     )
     assert domino.round_split["draft"] == pytest.approx(200.0)
     assert domino.peak == 5
+    assert domino.time_per_token == pytest.approx(1.0 / 8)
+    assert domino.prefill_seconds == 0.5
+
+
+def test_repetitions_do_not_narrow_an_interval():
+    """Ten runs of a greedy question say of τ what one does."""
+
+    def found(repeats):
+        rows = []
+        for question, tau, seconds in (("a", 2, 1.0), ("b", 4, 0.5), ("c", 3, 0.8)):
+            head = {"model": "m", "task": "gsm8k", "temperature": 0.0, "question": question, "correct": None}
+            for method, runs in (("plain", call([1] * 4, [0] * 4, 5)), ("domino", call([tau], [4], 5, seconds))):
+                turn = {"text": "", "same": True, "gap": None, "runs": [runs] * repeats}
+                rows.append({**head, "method": method, "turns": [turn]})
+        return cells(rows)[1]
+
+    once, often = found(1), found(10)
+    assert often.tau_interval == once.tau_interval == (2.0, 4.0)
+    assert often.tau_per_sample_interval == pytest.approx(once.tau_per_sample_interval)
+    assert often.speedup_interval == pytest.approx(once.speedup_interval)

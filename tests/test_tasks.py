@@ -135,7 +135,19 @@ def test_growing_beyond_the_packaged_rows_keeps_their_names(monkeypatch):
     texts = [q.turns[0].removesuffix(TASKS["gsm8k"].template({"question": "", "answer": ""})[0][0]) for q in packaged]
     rows = [{"question": text, "answer": "#### 1"} for text in [*texts, *(f"New {n}?" for n in range(50))]]
     monkeypatch.setattr(tasks.Task, "rows", lambda task: rows)
-    assert [q.id for q in load("gsm8k", 50)][:4] == [*(q.id for q in packaged), "gsm8k/3"]
+    assert [q.id for q in load("gsm8k", 50)][:4] == [*(q.id for q in packaged), "gsm8k/test/3"]
+
+
+def test_every_row_of_the_hub_has_a_name_of_its_own(monkeypatch):
+    """MBPP's packaged names are its own numbers, 11 and on, and two of its texts are the same."""
+    packaged = [question.turns[0] for question in load("mbpp")]
+    assert {"mbpp/58", "mbpp/71"} <= {question.id for question in load("mbpp")}
+    texts = [*packaged, *(f"New {n}." for n in range(80)), packaged[-1]]
+    rows = [{"prompt": text, "test_imports": [], "test_list": []} for text in texts]
+    monkeypatch.setattr(tasks.Task, "rows", lambda task: rows)
+    names = [question.id for question in load("mbpp", 121)]
+    assert len(set(names)) == 121
+    assert names[:40] == [question.id for question in load("mbpp", 40)]
 
 
 def test_ids_are_used_once_and_a_draw_is_from_all_rows(tmp_path):

@@ -1,5 +1,5 @@
 """Whether an answer is right: final answers of maths tasks, and programs run against their tests in a sandbox."""
 
-from .score import CODE_TASKS, score
+from .score import CODE_TASKS, refuse_unscorable, score
 
-__all__ = ["CODE_TASKS", "score"]
+__all__ = ["CODE_TASKS", "refuse_unscorable", "score"]

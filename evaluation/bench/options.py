@@ -43,7 +43,7 @@ class BenchSettings:
         for name in ("contexts", "batches", "verify", "tau"):
             values = getattr(self, name)
             require(bool(values), name, values, "must name at least one value")
-            require(min(values) >= 1, name, values, "must be at least 1 each")
+            require(all(value >= 1 for value in values), name, values, "must be at least 1 each")
             setattr(self, name, sorted(set(values)))
         require(self.repeats >= 1, "repeats", self.repeats, "must be at least 1")
         require(

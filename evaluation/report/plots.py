@@ -106,7 +106,8 @@ def _pooled(cells: list[Cell]) -> list[tuple[Cell, str]]:
         mine = [cell for cell in cells if cell.method == method]
         calls = [call for cell in mine for call in cell.calls]
         plain = [call for cell in mine for call in cell.plain]
-        pooled.append((Cell("", "", mine[0].temperature, method, calls, plain, [], [], []), colour))
+        questions = [f"{cell.task} {question}" for cell in mine for question in cell.questions]
+        pooled.append((Cell("", "", mine[0].temperature, method, calls, plain, questions, [], [], []), colour))
     return pooled
 
 

@@ -11,19 +11,22 @@ from ..summary import ROUND_STAGES, Cell
 CONVENTIONS = (
     "τ per step: mean over rounds of accepted drafts + 1, a round being a forward of the target after the prefill; τ per sample: mean "
     "over answers of each one's mean. Speedup: ratio of tokens per second of whole calls to plain `generate`, prefill "
-    "included, the methods in turn on each question after a throw-away one; decode: prefill left out. In brackets the 95 % bootstrap "
-    "interval over answers. Same: greedy token ids equal to plain `generate`'s; gap: the target's largest logit difference at a first "
+    "included, the methods in turn on each question after a throw-away one; median: of the answers' ratios; decode: prefill left out. In "
+    "brackets the 95 % bootstrap interval over questions, with all turns and repetitions of one. Same: greedy token ids equal to plain `generate`'s; gap: the target's largest logit difference at a first "
     "difference."
 )
 
 
 def markdown(cells: list[Cell]) -> str:
-    """One line a model, task, temperature and method, and the mean over tasks where there are several."""
+    """One line a model, task, temperature and method, and the mean over tasks where there are several.
+
+    A run that was stopped may have fewer tasks at one temperature than at another: how many stands beside the mean.
+    """
     several = len({cell.model for cell in cells}) > 1
     lines = [
         f"| {'model | ' if several else ''}task | T | method | answers | τ | τ per sample | drafts | tok/s | speedup "
-        "| decode | same | gap | correct |",
-        "|---|" + ("---|" if several else "") + "--:|---|" + "--:|" * 10,
+        "| median | decode | same | gap | correct |",
+        "|---|" + ("---|" if several else "") + "--:|---|" + "--:|" * 11,
     ]
     for cell in cells:
         lines.append(f"| {f'{cell.model} | ' if several else ''}{_line(cell)} |")
@@ -38,11 +41,12 @@ def _line(cell: Cell) -> str:
         cell.method,
         str(len(cell.calls)),
         "1" if plain else _with(cell.tau, cell.tau_interval),
-        "1" if plain else f"{cell.tau_per_sample:.2f}",
+        "1" if plain else _with(cell.tau_per_sample, cell.tau_per_sample_interval),
         str(cell.drafts),
         f"{cell.tokens_per_second:.1f}",
         "1" if plain else _with(cell.speedup, cell.speedup_interval, "×"),
-        "1" if plain else f"{cell.decode_speedup:.2f}×",
+        "1" if plain else _number(cell.median_speedup, "×"),
+        "1" if plain else _number(cell.decode_speedup, "×"),
         "–" if plain or not cell.same else f"{sum(cell.same)}/{len(cell.same)}",
         f"{max(cell.gaps):.3f}" if cell.gaps else "–",
         "–" if cell.accuracy is None else f"{sum(cell.correct)}/{len(cell.correct)}",
@@ -52,7 +56,12 @@ def _line(cell: Cell) -> str:
 
 def _with(value: float, interval: tuple[float, float], unit: str = "") -> str:
     low, high = interval
-    return f"{value:.2f}{unit} [{low:.2f}, {high:.2f}]" if math.isfinite(low) else f"{value:.2f}{unit}"
+    return _number(value, unit) + (f" [{low:.2f}, {high:.2f}]" if math.isfinite(low) else "")
+
+
+def _number(value: float, unit: str = "") -> str:
+    """A dash where nothing was there to be measured, as after empty answers."""
+    return f"{value:.2f}{unit}" if math.isfinite(value) else "–"
 
 
 def _averages(cells: list[Cell], several: bool) -> list[str]:
@@ -65,8 +74,8 @@ def _averages(cells: list[Cell], several: bool) -> list[str]:
             mean(getattr(c, name) for c in mine) for name in ("tau", "tau_per_sample", "speedup", "decode_speedup")
         )
         lines.append(
-            f"| {f'{model} | ' if several else ''}**average** | {temperature:g} | {method} | | {tau:.2f} | {sample:.2f} | | "
-            f"| {speed:.2f}× | {decode:.2f}× | | | |"
+            f"| {f'{model} | ' if several else ''}**average** | {temperature:g} | {method} | {len(mine)} tasks | {tau:.2f} | {sample:.2f} | | "
+            f"| {_number(speed, '×')} | | {_number(decode, '×')} | | | |"
         )
     return lines
 
@@ -90,19 +99,22 @@ def positions(cells: list[Cell]) -> str:
 
 
 def split(cells: list[Cell]) -> str:
-    """Where a round's milliseconds go, those before a call's first forward, and the peak of memory."""
+    """Where a round's milliseconds go, those of a token, those once a call (set-up, prefill), and the peak of memory."""
     lines = [
-        "| task | T | method | " + " | ".join(ROUND_STAGES) + " | round, ms | set-up, ms | peak, GB |",
-        "|---|--:|---|" + "--:|" * (len(ROUND_STAGES) + 3),
+        "| task | T | method | " + " | ".join(ROUND_STAGES) + " | round, ms | token, ms | set-up, ms | prefill, ms | peak, GB |",
+        "|---|--:|---|" + "--:|" * (len(ROUND_STAGES) + 5),
     ]
     for cell in cells:
         times = cell.round_split
         if not times:
             continue
         figures = " | ".join(f"{times[stage]:.1f}" for stage in ROUND_STAGES)
+        token, prefill = 1000 * cell.time_per_token, 1000 * cell.prefill_seconds
+        setup = f"{cell.call_setup:.1f}" if cell.call_setup else "–"  # in the overhead of older results
         peak = "–" if cell.peak is None else f"{cell.peak / 1e9:.2f}"
         lines.append(
-            f"| {_where(cell, cells)} | {cell.temperature:g} | {cell.method} | {figures} | {sum(times.values()):.1f} | {cell.call_setup:.1f} | {peak} |"
+            f"| {_where(cell, cells)} | {cell.temperature:g} | {cell.method} | {figures} | {sum(times.values()):.1f} "
+            f"| {token:.1f} | {setup} | {prefill:.1f} | {peak} |"
         )
     return "\n".join(lines)
 

@@ -15,6 +15,8 @@ from ..summary import Cell, cells
 from ..tasks import TASKS
 from . import page, paper, plots, table
 
+SPLIT = "Mean milliseconds of a round by stage, of a token after the first, and of an answer's prefill."
+
 
 def write(folder: Path) -> list[Path]:
     """Write the three files and return them.
@@ -34,7 +36,7 @@ def write(folder: Path) -> list[Path]:
     sections = [
         ("Results", table.markdown(found), table.CONVENTIONS),
         ("Acceptance by position", table.positions(found), "Share of rounds that accept at least k drafts."),
-        ("Where the time goes", table.split(found), "Mean milliseconds of a round, by stage."),
+        ("Where the time goes", table.split(found), SPLIT),
         ("The paper's table", paper.markdown(), paper.CONVENTION),
     ]
     files = {

@@ -1,5 +1,7 @@
 """Whether greedy speculative decoding kept the target's text, as a module of Hugging Face `evaluate`. Stands alone: needs no other file."""
 
+from math import nan
+
 import datasets
 import evaluate
 
@@ -8,7 +10,7 @@ _INPUTS = """
 Args:
     predictions: token ids of each answer of the method. references: the target's own greedy answers to the same prompts.
 Returns:
-    lossless_rate: share of equal answers. first_differences: for each answer the place of the first token that differs, a text that
+    lossless_rate: share of equal answers, nan without any. first_differences: for each answer the place of the first token that differs, a text that
         ends early included; -1 where the answers are equal.
 Example:
     >>> losslessness = evaluate.load("losslessness")
@@ -29,7 +31,7 @@ class Losslessness(evaluate.Metric):
 
     def _compute(self, predictions, references):
         places = [self._place(list(ours), list(own)) for ours, own in zip(predictions, references, strict=True)]
-        return {"lossless_rate": places.count(-1) / len(places), "first_differences": places}
+        return {"lossless_rate": places.count(-1) / len(places) if places else nan, "first_differences": places}
 
     @staticmethod
     def _place(ours, own):

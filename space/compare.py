@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from .ticket import Desk, Ticket
 from .trace import Trace
 from .zero import gpu
 
-log = logging.getLogger(__name__)
 PAUSE = 0.12  # seconds between two looks at a growing answer
 GPU_SECONDS = int(2 * LIMITS.seconds)
 
@@ -135,8 +133,7 @@ class Runner:
         if pair.name not in self.shelf.loaded:
             self.shelf.start(pair)
         while pair.name not in self.shelf.loaded:
-            if message := self.shelf.failed.get(pair.name):
-                log.error("loading %s: %s", pair.name, message)
+            if pair.name in self.shelf.failed:
                 raise Refused(f"{pair.name} could not be loaded here. Take another model.")
             if not ticket.valid:
                 raise Refused("Stopped.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -18,6 +19,7 @@ from ..evaluation.tasks import Question
 from .limits import Refused
 from .zero import ON_ZERO
 
+log = logging.getLogger(__name__)
 ANY_MODEL = "DOMINO_SPACE_ANY_MODEL"  # set to 1, visitors may type Hub ids
 DTYPE = "DOMINO_SPACE_DTYPE"
 METHODS_USED = ("plain", "engine", "dflash")
@@ -86,11 +88,13 @@ class Shelf:
                 warm(models)
             except Exception as error:  # whatever a download or a file can raise; the visitor is told that it failed
                 self.failed[pair.name] = f"{type(error).__name__}: {error}"
+                log.exception("loading %s", pair.name)
                 return
             self.loaded[pair.name] = models
 
     def start(self, pair: ModelSettings) -> None:
-        """Load in the background, so that the page can say so."""
+        """Load in the background, so that the page can say so; an earlier failure is forgotten."""
+        self.failed.pop(str(pair.name), None)
         threading.Thread(target=self.load, args=(pair,), daemon=True, name=f"load {pair.name}").start()
 
     def waited(self, pair: ModelSettings) -> float:

@@ -183,19 +183,33 @@ def test_tickets(monkeypatch):
     second = desk.issue("a")
     assert not first.valid
     assert second.valid
+    desk.give_back("a", first)
+    assert "a" in desk.held  # the second one's
+    assert desk.begin("a", first.name) is None
+    assert desk.begin("b", second.name) is None
+    assert desk.begin("a", second.name) is second
     assert desk.stop("a")
+    assert not second.valid
     assert not desk.stop("a")
     assert not desk.stop("nobody")
     assert other.valid
-    desk.give_back("a", first)
-    assert "a" in desk.held  # the second one's
     desk.give_back("a", second)
+    assert desk.begun == set()
     assert "a" not in desk.held
     monkeypatch.setattr(tickets, "LEASE", 0.05)
     time.sleep(0.1)
     assert not other.valid  # nobody renewed it
-    other.renew()
+    assert desk.begin("b", other.name) is other  # its lease begins with its turn
     assert other.valid
+
+
+def test_stop_in_line_leaves_nothing_behind():
+    desk = Desk()
+    ticket = desk.issue("a")
+    assert desk.stop("a")
+    assert desk.held == {}
+    assert desk.begin("a", ticket.name) is None
+    assert not ticket.valid
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ class Runner:
             yield from measure(models, ask, encode(models.tokenizer, messages, models.target.device), ticket)
 
         @gpu(GPU_SECONDS)
-        def block_on_device(pair: str, ids: list[int]) -> Block:
+        def block_on_device(pair: str, ids: list[int], count: int) -> Block:
             with SLOT:
-                return one_block(shelf.loaded[pair], ids)
+                return one_block(shelf.loaded[pair], ids, count)
 
         self._run, self._block = run_on_device, block_on_device
 
@@ -141,11 +141,11 @@ class Runner:
             yield self.shelf.waited(pair)
             time.sleep(0.3)
 
-    def block(self, pair: str, ids: list[int]) -> Block:
-        """The block behind a text, see `block.one_block`. Raises `Refused`: the pair's models are gone."""
+    def block(self, pair: str, ids: list[int], count: int) -> Block:
+        """The block of `count` drafts behind a text, see `block.one_block`. Raises `Refused`: the pair's models are gone."""
         if pair not in self.shelf.loaded:
             raise Refused("That model is not loaded any more: run the comparison again.")
-        return self._block(pair, ids)
+        return self._block(pair, ids, count)
 
 
 def prompt_ids(models: Models, prompt: str) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from .compare import Comparison, Runner
-from .insight import NOTHING, block_table, insight
+from .insight import NOTHING, block_note, block_table, insight
 from .limits import Ask, Refused
 from .panes import empty, panes
 from .verdict import message, verdict
@@ -107,6 +107,8 @@ class Handlers:
                 len(now.prompt_ids or []) + sum(t.round < r for t in now.ours.tokens)
                 for r in range(1, now.ours.rounds + 1)
             ],
+            "drafted": now.ours.call.drafted,
+            "note": block_note(now.ask),
         }
         slider = gr.update(minimum=1, maximum=max(now.ours.rounds, 2), value=best, visible=True)
         return insight(now), state, slider, self.block(state, best)
@@ -117,8 +119,11 @@ class Handlers:
             return ""
         number = min(max(int(number), 1), len(state["ends"]))
         try:
-            block = self.runner.block(state["pair"], state["ids"][: state["ends"][number - 1]])
-            return block_table(self.runner.shelf.loaded[state["pair"]], block)
+            place = number - 1
+            if not state["drafted"][place]:
+                return message("Nothing was drafted in this round: the token is the target's own.")
+            block = self.runner.block(state["pair"], state["ids"][: state["ends"][place]], state["drafted"][place])
+            return block_table(self.runner.shelf.loaded[state["pair"]], block, state["note"])
         except Refused as error:
             return message(str(error), "wrong")
         except Exception:

@@ -136,12 +136,19 @@ def _settings(shelf: Shelf) -> list:
     with gr.Row():
         temperature = gr.Slider(0, 2, 0, step=0.1, label="Temperature", info="0 is greedy", elem_id="temperature")
         top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", info="for temperatures above 0")
-        seed = gr.Number(0, label="Seed", precision=0)
+        seed = gr.Number(0, label="Seed", info="repeats an answer where the drafts per round are fixed", precision=0)
     with gr.Row():
         tokens = gr.Slider(8, LIMITS.new_tokens, 128, step=8, label="New tokens", elem_id="tokens")
         drafts = gr.Slider(
-            0, 16, 0, step=1, label="Drafts per round", info="0: as many as pay; with the head", elem_id="drafts"
+            0,
+            16,
+            0,
+            step=1,
+            label="Drafts per round",
+            info="0: as many as pay; DFlash drafts whole blocks",
+            elem_id="drafts",
         )
+    head.input(lambda on: gr.update(interactive=on), head, drafts, queue=False, **QUIET)
     settings = [head, pair, temperature, top_p, seed, tokens, drafts]
     if os.environ.get(ANY_MODEL) == "1":
         with gr.Row():

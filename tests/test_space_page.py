@@ -167,6 +167,22 @@ class TestInTheBrowser:
         page.wait_for_function("before => document.querySelector('#block').innerText != before", arg=before)
         assert visit.complaints == []
 
+    def test_without_the_head_it_is_dflash(self, visit):
+        page = visit.page
+        visit.settings(tokens=16)
+        page.locator("#head input").uncheck()
+        page.wait_for_function("document.querySelector('#drafts input[type=number]').disabled")
+        visit.run()
+        visit.result()
+        assert "DFlash" in page.inner_text(".pane.ours header")
+        page.get_by_role("tab", name="Insight").click()
+        page.wait_for_selector(".steps")
+        assert "had the head off" in page.inner_text("#block")
+        page.get_by_role("tab", name="Compare").click()
+        page.locator("#head input").check()
+        page.wait_for_function("!document.querySelector('#drafts input[type=number]').disabled")
+        assert visit.complaints == []
+
     def test_stop_in_the_page(self, site, visit):
         page = visit.page
         visit.settings(tokens=LIMITS.new_tokens)

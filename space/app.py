@@ -19,7 +19,7 @@ import torch
 from domino.evaluation.settings import ModelSettings
 from domino.space.deploy import staged_pair
 from domino.space.page import build, look
-from domino.space.pairs import DTYPE, Shelf
+from domino.space.pairs import DTYPE, DTYPES, Shelf
 from domino.space.zero import ON_ZERO
 
 
@@ -45,9 +45,15 @@ def serve(
     Args:
         target, drafter: folders or Hub ids; None is the embedded pair, or what lies beside this file (`deploy.py`).
         dtype: None is that of the environment variable DOMINO_SPACE_DTYPE, else bfloat16. browser: open one.
+
+    Raises:
+        `ValueError`: no such dtype, before anything is loaded.
     """
+    dtype = dtype or os.environ.get(DTYPE) or DTYPES[0]
+    if dtype not in DTYPES:
+        raise ValueError(f"{DTYPE} must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     staged = staged_pair(Path(__file__).resolve().parent) if target is None else None
-    shelf = Shelf(staged or ModelSettings(target, drafter), dtype or os.environ.get(DTYPE, "bfloat16"))
+    shelf = Shelf(staged or ModelSettings(target, drafter), dtype)
     leave_a_core()
     demo = build(shelf)
     if ON_ZERO:

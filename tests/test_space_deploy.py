@@ -92,7 +92,11 @@ def start(folder, monkeypatch):
         server.wait(60)
 
 
-def test_a_wrong_command_is_one_sentence(monkeypatch):
+def test_a_wrong_command_or_setting_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["domino", "space"])
+    monkeypatch.setenv("DOMINO_SPACE_DTYPE", "nn")
+    with pytest.raises(SystemExit, match="DOMINO_SPACE_DTYPE must be one of bfloat16"):
+        main()
     monkeypatch.setattr(sys, "argv", ["domino", "space", "--target", "x"])
     with pytest.raises(SystemExit, match="go together"):
         main()

@@ -171,5 +171,5 @@ def look() -> dict:
         ),
         "css": (HERE / "style.css").read_text(encoding="utf-8"),
         "head": f"<script>{(HERE / 'replay.js').read_text(encoding='utf-8')}</script>",
-        "footer_links": ["api"],
+        "footer_links": [],  # the page has a tab on its API; Gradio's own panel asks for things that are not there
     }

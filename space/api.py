@@ -50,6 +50,7 @@ class Api:
         session = str(request.session_hash)
         with told():
             ticket = self.runner.desk.issue(session)
+            self.runner.desk.begin(session, ticket.name)
             try:
                 ask = Ask(prompt, temperature, top_p, seed, max_new_tokens, drafts, head, model)
                 for now in self.runner.compare(ask, ticket):

@@ -63,11 +63,12 @@ def _choices(logits: Tensor) -> list[Choice]:
 
 
 @torch.no_grad()
-def one_block(models: Models, ids: list[int]) -> Block:
+def one_block(models: Models, ids: list[int], count: int | None = None) -> Block:
     """The block that Domino drafts behind a text, greedily.
 
     Args:
         ids: the text so far; its last token is the anchor, which the drafter's context does not hold yet.
+        count: drafts that are put to the target; None is all.
 
     Worked example: text [a b c], anchor c: features are those of a and b, the block stands at the positions of c and after, and
     place 1 is the token after c.
@@ -97,9 +98,10 @@ def one_block(models: Models, ids: list[int]) -> Block:
 
     pool = EngineSettings().candidate_pool
     drafts, corrected = draft.rollout(hidden, base, anchor, embed, pick, pool)
+    drafts = drafts[:, :count]
     # The anchor's row says what place 1 should be, the last draft's row what follows all of them.
     verified = _choices(target(torch.cat([text, drafts], dim=-1), logits_to_keep=drafts.shape[1] + 1).logits[0])
-    found = zip(_choices(base[0]), _choices(corrected[0]), verified[:-1], strict=True)
+    found = zip(_choices(base[0]), _choices(corrected[0]), verified[:-1], strict=False)  # as many as were put to it
     first = config.pure_draft_prefix_len
     places = [Place(*choices, corrects=n >= first) for n, choices in enumerate(found)]
     block = Block(ids[-1], places, verified[-1])

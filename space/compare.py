@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from .ticket import Desk, Ticket
 from .trace import Trace
 from .zero import gpu
 
-log = logging.getLogger(__name__)
 PAUSE = 0.12  # seconds between two looks at a growing answer
 GPU_SECONDS = int(2 * LIMITS.seconds)
 
@@ -77,9 +75,9 @@ class Runner:
             yield from measure(models, ask, encode(models.tokenizer, messages, models.target.device), ticket)
 
         @gpu(GPU_SECONDS)
-        def block_on_device(pair: str, ids: list[int]) -> Block:
+        def block_on_device(pair: str, ids: list[int], count: int) -> Block:
             with SLOT:
-                return one_block(shelf.loaded[pair], ids)
+                return one_block(shelf.loaded[pair], ids, count)
 
         self._run, self._block = run_on_device, block_on_device
 
@@ -135,8 +133,7 @@ class Runner:
         if pair.name not in self.shelf.loaded:
             self.shelf.start(pair)
         while pair.name not in self.shelf.loaded:
-            if message := self.shelf.failed.get(pair.name):
-                log.error("loading %s: %s", pair.name, message)
+            if pair.name in self.shelf.failed:
                 raise Refused(f"{pair.name} could not be loaded here. Take another model.")
             if not ticket.valid:
                 raise Refused("Stopped.")
@@ -144,11 +141,11 @@ class Runner:
             yield self.shelf.waited(pair)
             time.sleep(0.3)
 
-    def block(self, pair: str, ids: list[int]) -> Block:
-        """The block behind a text, see `block.one_block`. Raises `Refused`: the pair's models are gone."""
+    def block(self, pair: str, ids: list[int], count: int) -> Block:
+        """The block of `count` drafts behind a text, see `block.one_block`. Raises `Refused`: the pair's models are gone."""
         if pair not in self.shelf.loaded:
             raise Refused("That model is not loaded any more: run the comparison again.")
-        return self._block(pair, ids)
+        return self._block(pair, ids, count)
 
 
 def prompt_ids(models: Models, prompt: str) -> list[int]:

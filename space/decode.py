@@ -108,6 +108,7 @@ def measure(
         `Step`s, each method's `Done`, and `Compared` where both came to their end greedily. Closing the iterator ends the
         generation within a round, and returns once it has ended.
     """
+    ticket.renew()  # ZeroGPU may have let it wait for a device longer than a lease
     texts = []
     for method in methods(ask):
         event: Step | Done | None = None

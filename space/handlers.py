@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
 from .compare import Comparison, Runner
-from .insight import NOTHING, block_table, insight
+from .insight import NOTHING, block_note, block_table, insight
 from .limits import Ask, Refused
 from .panes import empty, panes
 from .verdict import message, verdict
 
 log = logging.getLogger(__name__)
 WRONG = "Something went wrong on our side; it has been noted. Try again, or take another prompt."
+# Run and Stop
+WAITING = gr.update(interactive=False), gr.update(interactive=True)
+FREE = gr.update(interactive=True), gr.update(interactive=False)
 NO_BLOCK: dict[str, Any] = {"value": 1, "minimum": 1, "maximum": 2, "visible": False}
 
 
@@ -30,55 +32,59 @@ class Handlers:
     def __init__(self, runner: Runner, device: str, dtype: str):
         self.runner, self.device, self.dtype = runner, device, dtype
 
-    def greet(self) -> Iterator[str]:
-        """The verdict's place until the models are there."""
-        shelf = self.runner.shelf
-        while shelf.first.name not in shelf.loaded:
-            if shelf.first.name in shelf.failed:
-                log.error("loading %s: %s", shelf.first.name, shelf.failed[shelf.first.name])
-                yield message(
-                    "The models could not be loaded; whoever runs this page finds the reason in its log.", "wrong"
-                )
-                return
-            yield message(f"Loading the models … {shelf.waited(shelf.first):.0f} s", "busy")
-            time.sleep(0.5)
-        yield message("Ready. Press Run to watch both ways of decoding write the same answer.")
+    def greet(self, request: gr.Request) -> tuple:
+        """Asked again by a timer until the models are there; no place in line is taken. Outputs: verdict, the timer."""
+        shelf, over = self.runner.shelf, gr.Timer(active=False)
+        if str(request.session_hash) in self.runner.desk.held:  # Run was pressed: the verdict's place is the run's
+            return gr.skip(), over
+        if shelf.first.name in shelf.loaded:
+            return message("Ready. Press Run to watch both ways of decoding write the same answer."), over
+        if shelf.first.name in shelf.failed:
+            return message(
+                "The models could not be loaded; whoever runs this page finds the reason in its log.", "wrong"
+            ), over
+        return message(f"Loading the models … {shelf.waited(shelf.first):.0f} s", "busy"), gr.skip()
 
     def enter(self, request: gr.Request) -> tuple:
-        """A click on Run: into the line. Outputs: verdict, Run, Stop."""
-        self.runner.desk.issue(str(request.session_hash))
-        return (
-            message("In line: one request runs at a time …", "busy"),
-            gr.update(interactive=False),
-            gr.update(interactive=True),
-        )
+        """A click on Run: into the line. Outputs: the ticket's name, verdict, Run, Stop."""
+        ticket = self.runner.desk.issue(str(request.session_hash))
+        return ticket.name, message("In line: one request runs at a time …", "busy"), *WAITING
 
-    def leave(self) -> tuple:
+    def leave(self, request: gr.Request) -> tuple:
         """After a run, however it ended. Outputs: Run, Stop."""
-        return gr.update(interactive=True), gr.update(interactive=False)
+        return WAITING if str(request.session_hash) in self.runner.desk.held else FREE
 
-    def stop(self, request: gr.Request) -> None:
-        """Ends the session's generation within a round, or takes it out of the line."""
+    def stop(self, request: gr.Request) -> tuple:
+        """Ends the session's generation within a round, or takes it out of the line. Outputs: verdict, Run, Stop."""
+        desk, session = self.runner.desk, str(request.session_hash)
+        if not desk.stop(session) or session in desk.held:
+            return (gr.skip(),) * 3  # the run itself says how it ended
+        return message("Stopped before its turn came."), *FREE
+
+    def gone(self, request: gr.Request) -> None:
+        """The tab was closed."""
         self.runner.desk.stop(str(request.session_hash))
 
-    def compare(self, request: gr.Request, *values) -> Iterator[tuple]:
+    def turned_away(self, request: gr.Request) -> tuple:
+        """The line had no place. Outputs: verdict, Run, Stop."""
+        self.gone(request)
+        return message("Too many requests are waiting: try again in a minute.", "wrong"), *FREE
+
+    def compare(self, request: gr.Request, name: str, *values) -> Iterator[tuple]:
         """Outputs: left, right, verdict, insight, state of the block, its slider, its table."""
-        session = str(request.session_hash)
-        desk = self.runner.desk
-        ticket = desk.held.get(session) or desk.issue(session)
-        same = (gr.skip(),) * 4
+        session, desk, same = str(request.session_hash), self.runner.desk, (gr.skip(),) * 4
+        ticket = desk.begin(session, name)
+        if ticket is None:
+            yield (gr.skip(),) * 7
+            return
         try:
-            ticket.renew()  # its lease begins with its turn
-            if not ticket.valid:
-                yield (*empty(), message("Stopped before its turn came."), *same)
-                return
             prompt, head, pair, temperature, top_p, seed, tokens, drafts, *typed = values
             ask = Ask(prompt, temperature, top_p, seed, tokens, drafts, head, pair or "")
             now = None
             for now in self.runner.compare(ask, ticket, *typed):
                 if now.phase not in ("done", "stopped", "time"):
                     yield (*panes(now), verdict(now, self.dtype, self.device), *same)
-            if now is not None:
+            if now is not None and desk.held.get(session) is ticket:  # else a later click owns the page
                 yield (*panes(now), verdict(now, self.dtype, self.device), *self._insight(now))
         except Refused as error:
             yield (*empty(), message(str(error), "wrong"), *same)
@@ -101,6 +107,8 @@ class Handlers:
                 len(now.prompt_ids or []) + sum(t.round < r for t in now.ours.tokens)
                 for r in range(1, now.ours.rounds + 1)
             ],
+            "drafted": now.ours.call.drafted,
+            "note": block_note(now.ask),
         }
         slider = gr.update(minimum=1, maximum=max(now.ours.rounds, 2), value=best, visible=True)
         return insight(now), state, slider, self.block(state, best)
@@ -111,8 +119,11 @@ class Handlers:
             return ""
         number = min(max(int(number), 1), len(state["ends"]))
         try:
-            block = self.runner.block(state["pair"], state["ids"][: state["ends"][number - 1]])
-            return block_table(self.runner.shelf.loaded[state["pair"]], block)
+            place = number - 1
+            if not state["drafted"][place]:
+                return message("Nothing was drafted in this round: the token is the target's own.")
+            block = self.runner.block(state["pair"], state["ids"][: state["ends"][place]], state["drafted"][place])
+            return block_table(self.runner.shelf.loaded[state["pair"]], block, state["note"])
         except Refused as error:
             return message(str(error), "wrong")
         except Exception:

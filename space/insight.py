@@ -9,6 +9,7 @@ from ..evaluation.metrics import acceptance_by_position, accepted_lengths
 from ..evaluation.watch import Call
 from .block import Block, Choice, Place
 from .compare import Comparison
+from .limits import Ask
 from .markup import text, visible
 
 STAGES = {
@@ -38,7 +39,7 @@ def positions(call: Call) -> str:
         (str(k), share, f"{share:.0%}")
         for k, share in enumerate(acceptance_by_position(call.advanced, call.drafted), 1)
     ]
-    return bars("Accepted, by position in the block", ("position", "rounds that accepted it"), rows)
+    return bars("Accepted, by position in the block", ("position", "of the rounds that drafted so far"), rows)
 
 
 def lengths(call: Call) -> str:
@@ -99,8 +100,19 @@ def _row(models: Models, number: int, place: Place, block: Block) -> str:
     )
 
 
-def block_table(models: Models, block: Block) -> str:
-    """The block, one place a row."""
+def block_note(ask: Ask) -> str:
+    """Where the block is not quite the run's; "" where it is."""
+    if not ask.head:
+        return "The run had the head off: its drafts were the base guesses, and the head's column is what it would have made of them."
+    return (
+        "The run sampled; here are the likeliest tokens instead of those that were drawn."
+        if ask.temperature > 0
+        else ""
+    )
+
+
+def block_table(models: Models, block: Block, note: str) -> str:
+    """The block, one place a row; `note` stands before it."""
     rows = "".join(_row(models, number, place, block) for number, place in enumerate(block.places, 1))
     anchor = visible(models.tokenizer.decode([block.anchor]))
     changed = sum(p.base.id != p.corrected.id for p in block.places)
@@ -118,7 +130,7 @@ def block_table(models: Models, block: Block) -> str:
         "place's logits. It costs next to nothing, since the backbone and the vocabulary's matrix are not run again.</li>"
         "<li><b>Target.</b> One forward of the big model checks all places. Drafts count up to the first it disagrees with, and its own "
         "token there comes for free: the bonus token.</li></ol>"
-        f"<p>The last token before the block is <code>{anchor}</code>. {text(words)} Small numbers are probabilities.</p>"
+        f"<p>The last token before the block is <code>{anchor}</code>. {text(words)} Small numbers are probabilities. {text(note)}</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="One block"><table class="steps"><thead><tr><th scope="col">place</th>'
         '<th scope="col">base guess</th><th scope="col">corrected by the head</th><th scope="col">target\'s choice</th>'
         f'<th scope="col">outcome</th></tr></thead><tbody>{rows}</tbody></table></div></div>'

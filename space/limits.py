@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import dataclass
 
 
@@ -55,6 +55,12 @@ class Ask:
             raise Refused(
                 f"The prompt has {len(self.prompt):,} characters; this page takes {LIMITS.prompt_chars:,}. Shorten it."
             )
+        if re.search(r"[\ud800-\udfff]", self.prompt):
+            raise Refused("The prompt holds half a character (a lone surrogate): leave it out.")
+        if not isinstance(self.head, bool):
+            raise Refused("Head must be true or false.")
+        if not isinstance(self.pair, str):
+            raise Refused("The model must be a name.")
         _within("Temperature", self.temperature, 0, 2)
         _within("Top-p", self.top_p, 0.05, 1)
         _whole("Seed", self.seed, 0, 2**31 - 1)
@@ -69,8 +75,8 @@ def check_length(tokens: int) -> None:
 
 
 def _within(name: str, value, least: float, most: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not least <= value <= most:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not least <= value <= most:  # which no NaN is
         raise Refused(f"{name} must be a number from {least:g} to {most:g}.")
 
 

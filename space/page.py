@@ -63,6 +63,7 @@ def build(shelf: Shelf) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Compare", id="compare"):
                 prompt, settings, run, stop = _controls(shelf)
+                ticket = gr.Textbox(visible=False)  # travels with the click, so that each turn finds its own
                 verdict = gr.HTML(message("Loading the models …", "busy"), elem_id="verdict")
                 with gr.Row(elem_id="panes", equal_height=True):
                     left, right = (gr.HTML(part, elem_classes="side") for part in empty())
@@ -82,19 +83,29 @@ def build(shelf: Shelf) -> gr.Blocks:
         gr.api(api.stop, api_name="stop", queue=False)
         gr.api(api.status, api_name="status", queue=False)
         state = gr.State(time_to_live=3600)
-        waiting = gr.on([run.click, prompt.submit], on.enter, None, [verdict, run, stop], queue=False, **QUIET)
+        buttons = [run, stop]
+        waiting = gr.on(
+            [run.click, prompt.submit],
+            on.enter,
+            None,
+            [ticket, verdict, *buttons],
+            queue=False,
+            js="() => { window.domino?.skip(); return []; }",  # or the replay would write into the new run's panes
+            **QUIET,
+        )
+        shown = [left, right, verdict, insight, state, number, table]
         running = waiting.then(
-            on.compare, [prompt, *settings], [left, right, verdict, insight, state, number, table], **DEVICE, **QUIET
+            on.compare, [ticket, prompt, *settings], shown, trigger_mode="multiple", **DEVICE, **QUIET
         )
-        running.then(
-            on.leave, None, [run, stop], queue=False, js="() => { window.domino?.replay(); return []; }", **QUIET
-        )
+        running.then(on.leave, None, buttons, queue=False, js="() => { window.domino?.replay(); return []; }", **QUIET)
+        running.failure(on.turned_away, None, [verdict, *buttons], queue=False, **QUIET)
         replay.click(None, js="() => window.domino?.replay(true)", **QUIET)
         skip.click(None, js="() => window.domino?.skip()", **QUIET)
-        stop.click(on.stop, None, None, queue=False, **QUIET)
+        stop.click(on.stop, None, [verdict, *buttons], queue=False, **QUIET)
         number.input(on.block, [state, number], table, trigger_mode="always_last", **DEVICE, **QUIET)
-        demo.load(on.greet, None, verdict, concurrency_limit=None, **QUIET)
-        demo.unload(on.stop)
+        clock = gr.Timer(0.5)
+        gr.on([demo.load, clock.tick], on.greet, None, [verdict, clock], queue=False, **QUIET)
+        demo.unload(on.gone)
     return demo.queue(max_size=LIMITS.waiting, default_concurrency_limit=4)
 
 
@@ -125,12 +136,19 @@ def _settings(shelf: Shelf) -> list:
     with gr.Row():
         temperature = gr.Slider(0, 2, 0, step=0.1, label="Temperature", info="0 is greedy", elem_id="temperature")
         top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", info="for temperatures above 0")
-        seed = gr.Number(0, label="Seed", precision=0)
+        seed = gr.Number(0, label="Seed", info="repeats an answer where the drafts per round are fixed", precision=0)
     with gr.Row():
         tokens = gr.Slider(8, LIMITS.new_tokens, 128, step=8, label="New tokens", elem_id="tokens")
         drafts = gr.Slider(
-            0, 16, 0, step=1, label="Drafts per round", info="0: as many as pay; with the head", elem_id="drafts"
+            0,
+            16,
+            0,
+            step=1,
+            label="Drafts per round",
+            info="0: as many as pay; DFlash drafts whole blocks",
+            elem_id="drafts",
         )
+    head.input(lambda on: gr.update(interactive=on), head, drafts, queue=False, **QUIET)
     settings = [head, pair, temperature, top_p, seed, tokens, drafts]
     if os.environ.get(ANY_MODEL) == "1":
         with gr.Row():
@@ -153,5 +171,5 @@ def look() -> dict:
         ),
         "css": (HERE / "style.css").read_text(encoding="utf-8"),
         "head": f"<script>{(HERE / 'replay.js').read_text(encoding='utf-8')}</script>",
-        "footer_links": ["api"],
+        "footer_links": [],  # the page has a tab on its API; Gradio's own panel asks for things that are not there
     }

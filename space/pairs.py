@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -18,8 +19,10 @@ from ..evaluation.tasks import Question
 from .limits import Refused
 from .zero import ON_ZERO
 
+log = logging.getLogger(__name__)
 ANY_MODEL = "DOMINO_SPACE_ANY_MODEL"  # set to 1, visitors may type Hub ids
 DTYPE = "DOMINO_SPACE_DTYPE"
+DTYPES = ("bfloat16", "float32", "float16")
 METHODS_USED = ("plain", "engine", "dflash")
 # the throw-away question
 WARM_UP = "How many primes are there below 50?"
@@ -86,11 +89,13 @@ class Shelf:
                 warm(models)
             except Exception as error:  # whatever a download or a file can raise; the visitor is told that it failed
                 self.failed[pair.name] = f"{type(error).__name__}: {error}"
+                log.exception("loading %s", pair.name)
                 return
             self.loaded[pair.name] = models
 
     def start(self, pair: ModelSettings) -> None:
-        """Load in the background, so that the page can say so."""
+        """Load in the background, so that the page can say so; an earlier failure is forgotten."""
+        self.failed.pop(str(pair.name), None)
         threading.Thread(target=self.load, args=(pair,), daemon=True, name=f"load {pair.name}").start()
 
     def waited(self, pair: ModelSettings) -> float:

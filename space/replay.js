@@ -33,7 +33,7 @@
 
   const step = (time) => {
     if (!run) return;
-    if (!run.parts.every((part) => part.pane.isConnected)) { run = null; return; }
+    if (!run.parts.every((part) => part.pane.isConnected)) { skip(); return; }  // a new run took the panes' places
     run.began ??= time;
     const now = (time - run.began) / 1000;
     let going = false;

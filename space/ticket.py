@@ -25,6 +25,10 @@ class Ticket:
 
     path: str
 
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
     def renew(self) -> None:
         """Somebody still reads."""
         if os.path.exists(self.path):
@@ -63,10 +67,15 @@ class Halt(StoppingCriteria):
 
 @dataclass
 class Desk:
-    """Hands out tickets, one a session; Stop finds the right one here, also that of a request still in line."""
+    """Hands out tickets, one a session; Stop finds the right one here, also that of a request still in line.
+
+    Attributes:
+        held: each session's latest. begun: paths of those whose turn has come.
+    """
 
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="domino-space-"))
     held: dict[str, Ticket] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def issue(self, session: str) -> Ticket:
@@ -80,18 +89,33 @@ class Desk:
             before.revoke()
         return ticket
 
-    def stop(self, session: str) -> bool:
-        """Revoke the session's ticket. Returns whether it held one that was valid."""
+    def begin(self, session: str, name: str) -> Ticket | None:
+        """The ticket of that name at its turn; None where it was stopped in line or a later one took its place."""
         with self.lock:
             ticket = self.held.get(session)
-        valid = ticket is not None and ticket.valid
-        if ticket is not None:
+            if ticket is None or ticket.name != name:
+                return None
+            self.begun.add(ticket.path)
+        ticket.renew()  # its lease begins with its turn
+        return ticket
+
+    def stop(self, session: str) -> bool:
+        """Revoke the session's ticket; one still in line is off the desk at once. Returns whether it held one that was valid."""
+        with self.lock:
+            ticket = self.held.get(session)
+        if ticket is None:
+            return False
+        valid = ticket.valid or ticket.path not in self.begun  # in line its lease has not begun
+        if ticket.path in self.begun:
             ticket.revoke()
+        else:
+            self.give_back(session, ticket)
         return valid
 
     def give_back(self, session: str, ticket: Ticket) -> None:
         """The request is over."""
         ticket.revoke()
         with self.lock:
+            self.begun.discard(ticket.path)
             if self.held.get(session) is ticket:
                 del self.held[session]

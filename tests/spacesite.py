@@ -89,6 +89,11 @@ class Visit:
         self.page.evaluate("window.domino.skip()")
         return self.page.inner_text("#verdict")
 
+    def says(self, words: str, seconds: float = 60) -> None:
+        """Waits for these words in the verdict."""
+        script = "words => document.querySelector('#verdict').innerText.includes(words)"
+        self.page.wait_for_function(script, arg=words, timeout=1000 * seconds)
+
     def tile(self, side: str, name: str) -> str:
         return self.page.inner_text(f".pane.{side} [data-tile={name}]")
 

@@ -1,5 +1,8 @@
 """The Space without a browser: requests, tickets, token texts, traces, one block, markup."""
 
+import json
+import os
+import threading
 import time
 
 import pytest
@@ -10,17 +13,19 @@ from domino.evaluation.answering import encode, run
 from domino.evaluation.methods import METHODS
 from domino.evaluation.settings import ModelSettings
 from domino.space import ticket as tickets
+from domino.space.app import leave_a_core
 from domino.space.block import one_block
 from domino.space.compare import Runner
 from domino.space.decode import Done, Step, measure, options
 from domino.space.limits import LIMITS, Ask, Refused
 from domino.space.markup import text
 from domino.space.pairs import ANY_MODEL, Shelf
-from domino.space.panes import body
+from domino.space.panes import body, panes
 from domino.space.pieces import Pieces
 from domino.space.results import PAGE, rows
 from domino.space.ticket import Desk, Halt
 from domino.space.trace import Token, Trace
+from domino.space.verdict import verdict
 from tiny import make_draft
 from transformers import AutoTokenizer
 
@@ -58,6 +63,11 @@ def last(runner, ask):
         ({"max_new_tokens": None}, "New tokens"),
         ({"max_new_tokens": LIMITS.new_tokens + 1}, "New tokens"),
         ({"drafts": True}, "Drafts"),
+        ({"seed": 10**400}, "Seed"),
+        ({"temperature": float("inf")}, "Temperature"),
+        ({"prompt": "half \ud83d"}, "lone surrogate"),
+        ({"head": "no"}, "Head"),
+        ({"pair": None}, "model must be a name"),
     ],
 )
 def test_what_is_too_much_is_said(changes, words):
@@ -82,12 +92,15 @@ def test_models_are_those_of_the_list(runner, monkeypatch):
             runner.shelf.find("", name, "org/drafter")
 
 
-def test_a_pair_that_cannot_be_loaded_is_said_once_and_can_be_tried_again(tmp_path):
-    shelf = Shelf(ModelSettings(str(tmp_path), str(tmp_path), name="nothing"), "float32")
+def test_a_pair_that_cannot_be_loaded_is_said_and_can_be_tried_again(tmp_path):
+    shelf = Shelf(ModelSettings(str(tmp_path / "target"), str(tmp_path / "draft"), name="nothing"), "float32")
+    runner = Runner(shelf, Desk())
     for _ in range(2):
-        shelf.load(shelf.first)
         with pytest.raises(Refused, match="could not be loaded"):
-            last(Runner(shelf, Desk()), Ask("w3"))
+            last(runner, Ask("w3"))
+    save_target(tmp_path / "target")
+    make_draft().float().save_pretrained(tmp_path / "draft")
+    assert last(runner, Ask("w3", max_new_tokens=4)).phase == "done"
 
 
 @pytest.mark.parametrize("head", [True, False])
@@ -115,13 +128,16 @@ def test_figures_are_those_of_domino_eval(runner, models, head, temperature):
         assert now.compared.same  # float32
 
 
-def test_the_block_is_the_one_that_was_drafted(runner):
+@pytest.mark.parametrize("drafts", [2, 5])
+def test_the_block_is_the_one_that_was_drafted(runner, drafts):
     """Recomputed round by round: as many accepted, the same bonus token, and the chances seen while drafting."""
-    now = last(runner, Ask("w5 w6 w7", max_new_tokens=40, drafts=5))
+    now = last(runner, Ask("w5 w6 w7", max_new_tokens=40, drafts=drafts))
     seen = 0
     for number, advanced in enumerate(now.ours.call.advanced[:-1], 1):
         before = [token.id for token in now.ours.tokens if token.round < number]
-        block = one_block(runner.shelf.loaded["tiny"], now.prompt_ids + before)
+        drafted = now.ours.call.drafted[number - 1]
+        block = one_block(runner.shelf.loaded["tiny"], now.prompt_ids + before, drafted)
+        assert len(block.places) == drafted
         these = [token for token in now.ours.tokens if token.round == number]
         assert block.accepted == advanced - 1
         assert block.anchor == (now.prompt_ids + before)[-1]
@@ -132,6 +148,16 @@ def test_the_block_is_the_one_that_was_drafted(runner):
             assert token.chance == pytest.approx(place.corrected.chance, abs=1e-4)
             seen += 1
     assert seen > 0
+
+
+def test_an_answer_of_one_token_is_an_answer(runner):
+    now = last(runner, Ask("w5", max_new_tokens=1))
+    assert now.phase == "done"
+    assert now.ours.rounds == 0
+    json.dumps(now.figures(), allow_nan=False)
+    shown = "".join((*panes(now), verdict(now, "float32", "CPU")))
+    assert "nan" not in shown
+    assert "same text" in shown
 
 
 @pytest.mark.parametrize(("method", "asked"), [("plain", 7), ("engine", 45)])
@@ -170,6 +196,46 @@ def test_nobody_reading_ends_the_generation(runner, models, head):
     assert not models.target._forward_hooks
 
 
+@pytest.mark.parametrize("head", [True, False])
+def test_a_seed_repeats_an_answer(runner, head):
+    """With drafts fixed; their number otherwise follows the clock."""
+    first, again, other = (last(runner, Ask("w5 w6 w7", 1.0, 0.9, seed, 40, 3, head)).figures() for seed in (3, 3, 4))
+    for name in ("plain", "domino"):
+        assert first[name]["token_ids"] == again[name]["token_ids"] != other[name]["token_ids"]
+
+
+def test_the_lease_begins_with_the_device(runner, models, monkeypatch):
+    """A wait longer than a lease between a request's turn and its device does not end it; a stop meanwhile does."""
+    ask, inputs = Ask("w5", max_new_tokens=4), encode(models.tokenizer, "w5", "cpu")
+    waited, stopped = runner.desk.issue("a"), runner.desk.issue("b")
+    for ticket in (waited, stopped):
+        os.utime(ticket.path, (0, 0))
+        assert not ticket.valid
+    stopped.revoke()
+    ends = [[e.halted for e in measure(models, ask, inputs, t) if isinstance(e, Done)] for t in (waited, stopped)]
+    assert ends == [[None, None], ["stopped"]]
+
+
+def test_a_core_is_left_to_the_page(monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(3)
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        leave_a_core()
+        assert torch.get_num_threads() == 3
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        leave_a_core()
+        worker = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        worker.start()
+        worker.join()
+        assert seen == [2]
+        leave_a_core()
+        leave_a_core()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_time_is_up():
     desk = Desk()
     halt = Halt(desk.issue("a"), -1)
@@ -183,19 +249,33 @@ def test_tickets(monkeypatch):
     second = desk.issue("a")
     assert not first.valid
     assert second.valid
+    desk.give_back("a", first)
+    assert "a" in desk.held  # the second one's
+    assert desk.begin("a", first.name) is None
+    assert desk.begin("b", second.name) is None
+    assert desk.begin("a", second.name) is second
     assert desk.stop("a")
+    assert not second.valid
     assert not desk.stop("a")
     assert not desk.stop("nobody")
     assert other.valid
-    desk.give_back("a", first)
-    assert "a" in desk.held  # the second one's
     desk.give_back("a", second)
+    assert desk.begun == set()
     assert "a" not in desk.held
     monkeypatch.setattr(tickets, "LEASE", 0.05)
     time.sleep(0.1)
     assert not other.valid  # nobody renewed it
-    other.renew()
+    assert desk.begin("b", other.name) is other  # its lease begins with its turn
     assert other.valid
+
+
+def test_stop_in_line_leaves_nothing_behind():
+    desk = Desk()
+    ticket = desk.issue("a")
+    assert desk.stop("a")
+    assert desk.held == {}
+    assert desk.begin("a", ticket.name) is None
+    assert not ticket.valid
 
 
 @pytest.mark.parametrize(

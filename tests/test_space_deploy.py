@@ -1,10 +1,12 @@
 """The Space on a Hub server on loopback, and started from what lies there."""
 
+import re
 import subprocess
 import sys
 import time
 
 import pytest
+import regex
 import yaml
 from corpus import save_target
 from domino.cli import main
@@ -55,6 +57,9 @@ def test_deploy_fetch_and_start(tmp_path, monkeypatch):
         card = yaml.safe_load(tree["README.md"]["data"].decode().split("---")[1])
         assert card["sdk"] == "gradio"
         assert card["app_file"] == "app.py"
+        assert regex.fullmatch(
+            r"\p{Emoji_Presentation}", card["emoji"]
+        )  # what the Hub takes; U+1F06B, a domino, is none
         run("-c", FETCH, tmp_path / "space")
     start(tmp_path / "space", monkeypatch)
 
@@ -63,28 +68,29 @@ def start(folder, monkeypatch):
     """Nothing but the fetched tree, without a Hub."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("DOMINO_SPACE_DTYPE", "float32")
-    monkeypatch.setenv("GRADIO_SERVER_PORT", "7931")
     log = folder.parent / "log"
     with log.open("w") as file:
         server = subprocess.Popen([sys.executable, "-c", START], cwd=folder, stdout=file, stderr=subprocess.STDOUT)
     try:
-        end = time.monotonic() + 60
-        while "running on" not in log.read_text().lower():
+        while not (url := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):  # the first port that is free
             assert server.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
             time.sleep(0.2)
         assert log.read_text().startswith(str(folder / "domino" / "__init__.py"))
-        client = Client("http://127.0.0.1:7931", verbose=False)
+        client = Client(url[0], verbose=False)
         found = client.predict("w5 w6 w7", max_new_tokens=12, api_name="/compare")
         assert found["phase"] == "done"
         assert found["same_text"]
         assert client.predict(api_name="/status")["models"] == ["target"]
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
-def test_a_wrong_command_is_one_sentence(monkeypatch):
+def test_a_wrong_command_or_setting_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["domino", "space"])
+    monkeypatch.setenv("DOMINO_SPACE_DTYPE", "nn")
+    with pytest.raises(SystemExit, match="DOMINO_SPACE_DTYPE must be one of bfloat16"):
+        main()
     monkeypatch.setattr(sys, "argv", ["domino", "space", "--target", "x"])
     with pytest.raises(SystemExit, match="go together"):
         main()

@@ -55,7 +55,8 @@ def round_to(x, ROUND: tl.constexpr):
     if ROUND == 1:
         bits = x.to(tl.uint32, bitcast=True)
         bits += 0x7FFF + ((bits >> 16) & 1)
-        x = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
+        # a GPU's NaN is 0x7FFFFFFF, which the sum would carry over to -0
+        x = tl.where(x == x, (bits & 0xFFFF0000).to(tl.float32, bitcast=True), x)
     elif ROUND == 2:
         x = x.to(tl.float16).to(tl.float32)
     return x

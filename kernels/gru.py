@@ -33,6 +33,8 @@ def gru_tile(
             other=0.0,
             cache_modifier=".cg",
         )
+        if WIDE:  # where `product` does not narrow it
+            s = round_to(s, ROUND)
         inside = in_g[:, None] & in_k[None, :]
         reset = product(tl.load(rows + k[None, :], mask=inside, other=0.0), s, reset, WIDE)
         update = product(tl.load(rows + gate + k[None, :], mask=inside, other=0.0), s, update, WIDE)
@@ -94,10 +96,11 @@ def gru(x: Tensor, state: Tensor, weight_hh: Tensor) -> Tensor:
     before, after = state.float().contiguous(), torch.empty(state.shape, dtype=torch.float32, device=state.device)
     config = gru_config(width, weight.dtype)
     grid = (cdiv(width, config["BG"]), cdiv(batch, config["BB"]))
-    gru_kernel[grid](
-        x, x.stride(0), before, after, weight, weight.stride(0), batch, width,
-        **config, WIDE=wide(weight.dtype), ROUND=rounding(weight.dtype), num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        gru_kernel[grid](
+            x, x.stride(0), before, after, weight, weight.stride(0), batch, width,
+            **config, WIDE=wide(weight.dtype), ROUND=rounding(weight.dtype), num_warps=4,
+        )  # fmt: skip
     # A copy in any case: an operator may not return what it was given.
     return after.to(state.dtype)
 

@@ -83,10 +83,11 @@ def greedy_step(z: Tensor, s: Tensor, w2: Tensor, base: Tensor) -> Tensor:
     best = torch.full((batch,), LOWEST_SCORE, dtype=torch.int64, device=z.device)
     config = scores_config(rank, len(w2), w2.dtype)
     grid = (cdiv(len(w2), config["BV"]), cdiv(batch, config["BB"]))
-    greedy_kernel[grid](
-        z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), best, batch, rank, len(w2),
-        **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        greedy_kernel[grid](
+            z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), best, batch, rank, len(w2),
+            **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
+        )  # fmt: skip
     return index_of(best)
 
 

@@ -99,8 +99,10 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
     torch.testing.assert_close(q.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=0)
 
 
-def test_sampling_through_the_engine_launches_once_a_block(launches):
-    target, draft = make_target().to(DEVICE), make_draft().to(DEVICE)
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+def test_sampling_through_the_engine_launches_once_a_block(shift, prefix, launches):
+    target, draft = make_target().to(DEVICE), make_draft(shift_label=shift, pure_draft_prefix_len=prefix).to(DEVICE)
     with seam.forced("triton"):
         options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, "verify_length": 4}
         out = generate(target, draft, IDS.to(DEVICE), **options)
@@ -143,11 +145,26 @@ def test_the_seam_refuses_what_it_cannot_do(monkeypatch):
         seam.uses_triton(torch.device("cpu"))
     monkeypatch.setenv("DOMINO_KERNELS", "torch")
     assert not seam.uses_triton(torch.device("cuda"))
-    with seam.forced("auto"):
-        assert seam.uses_triton(torch.device("cuda"))
-        assert not seam.uses_triton(torch.device("cpu"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     seam._decide.cache_clear()
     with seam.forced("triton"), pytest.raises(ValueError, match="interpreter"):
         seam.uses_triton(torch.device("cpu"))
+    seam._decide.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "used"),
+    [((9, 0), None, True), ((8, 0), None, True), ((7, 5), None, False), ((9, 4), "7.0", False)],
+)
+def test_auto_is_triton_on_the_gpus_it_is_built_for(capability, hip, used, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    seam._decide.cache_clear()
+    with seam.forced("auto"):
+        assert seam.uses_triton(torch.device("cuda")) is used
+        assert not seam.uses_triton(torch.device("cpu"))
+    if not used:
+        with seam.forced("triton"), pytest.raises(ValueError, match="cuda"):
+            seam.uses_triton(torch.device("cuda"))
     seam._decide.cache_clear()

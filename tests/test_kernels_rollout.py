@@ -128,15 +128,36 @@ def test_programs_that_wait_for_one_another(pool, programs, monkeypatch):
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="as above")
-def test_the_barriers_are_needed(monkeypatch):
-    """The test above would notice: with programs that run past their barriers the walks differ."""
+@pytest.mark.parametrize("pool", [0, 33])
+@pytest.mark.parametrize("missing", [0, 1, 2, 3])
+def test_each_barrier_is_needed(missing, pool, monkeypatch):
+    """The test above would notice: where programs run past one of the four barriers of a step, the walks differ."""
     from lockstep import lockstep
 
-    args = make(3, 5, 40, 36, 130, 2, torch.float32)
-    greedy = ops.rollout_greedy(*args)
-    with lockstep(monkeypatch, 5, 0) as turns:
-        turns.meet = lambda counter, target: None
-        assert not torch.equal(ops.rollout_greedy(*args), greedy)
+    args = make(
+        3, 5, 40, 36, 130, 1, torch.float32, pool
+    )  # one token given: each of the five steps has all its barriers
+    noise = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
+    # a pick that is read before it is made is token 0, rather than an address outside the tables
+    monkeypatch.setattr("domino.kernels.rollout.LOWEST_SCORE", -(2**63) + 0xFFFFFFFF)
+    drawn, q = ops.rollout_sample(*args, noise, 0.9, 12, 0.9)
+    for seed in range(4):
+        with lockstep(monkeypatch, 5, seed) as turns:
+            turns.skip = lambda target: (target // 5 - 1) % 4 == missing
+            again, again_q = ops.rollout_sample(*args, noise, 0.9, 12, 0.9)
+        if not (torch.equal(again, drawn) and torch.equal(again_q, q)):
+            return
+    pytest.fail("nothing differed")
+
+
+def test_the_interpreter_never_waits_for_programs():
+    """It runs them one after another, on a machine with a GPU too, where the second would never come."""
+    from domino.kernels.rollout import programs_at_once
+
+    if DEVICE == "cuda":
+        assert programs_at_once(torch.device(DEVICE)) == torch.cuda.get_device_properties(DEVICE).multi_processor_count
+    else:
+        assert programs_at_once(torch.device("cuda")) == 1
 
 
 def test_fake_registration():

@@ -23,6 +23,9 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 BATCH_TILE = 16  # texts of a tile: the least that tensor cores take
 HIGHEST = 0xFFFFFFFF
 LOWEST_SCORE = -(2**63)
+# Integers that change from block to block, as texts end and lengths are chosen. Triton compiles a kernel anew, which takes a
+# second, for an integer that becomes 1 or that 16 begins or ceases to divide; of these nothing is gained by it.
+VARYING = ("batch", "known", "steps", "slots", "top_k")
 
 
 def rounding(dtype: torch.dtype) -> int:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, cdiv, index_of, pack, product, round_to, rounding, rows_of, silu, tile, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, VARYING, cdiv, index_of, pack, product, round_to, rounding, rows_of, silu, tile, tl, triton, wide  # fmt: skip  # isort: skip
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def pooled_tile(
     return tl.where(in_v & (logits == logits), logits, -float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def greedy_kernel(
     z, z_stride, s, s_stride, w2, w2_stride, base, base_stride, best, batch, rank, vocab,
     BB: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,

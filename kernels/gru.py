@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, NAMESPACE, cdiv, product, round_to, rounding, rows_of, tanh, tile, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, NAMESPACE, VARYING, cdiv, product, round_to, rounding, rows_of, tanh, tile, tl, triton, wide  # fmt: skip  # isort: skip
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def gru_tile(
     tl.store(after + place, round_to((1 - u) * n + u * s, ROUND), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def gru_kernel(
     x, x_stride, before, after, w_hh, w_stride, batch, gru,
     BG: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from . common import NAMESPACE, cdiv, rows_of, tile, tl, triton  # fmt: skip  # isort: skip
+from . common import NAMESPACE, VARYING, cdiv, rows_of, tile, tl, triton  # fmt: skip  # isort: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def pool_kernel(
     base, base_stride, slot_stride, w2, w2_stride, ids, rows, pooled, slots, size, rank,
     BV: tl.constexpr, BK: tl.constexpr,

@@ -9,7 +9,7 @@ cache. With one program there is nothing to wait for, which is how the interpret
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, index_of, pack, product, rounding, rows_of, tl, triton, unpack, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, VARYING, index_of, pack, product, rounding, rows_of, tl, triton, unpack, wide  # fmt: skip  # isort: skip
 from . greedy_step import pooled_tile, scores_config, scores_tile  # fmt: skip  # isort: skip
 from . gru import gru_config, gru_tile  # fmt: skip  # isort: skip
 from . sample_step import SAMPLE_TILE, filters, sample_row  # fmt: skip  # isort: skip
@@ -49,7 +49,7 @@ def code_tile(
     tl.store(out + b64[None, :] * rank + r[:, None], acc, mask=in_r[:, None] & in_b[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def rollout_kernel(
     given, known, z, z_batch, z_slot, base, base_batch, base_slot, table, table_stride, w_hh, hh_stride, w_s, s_stride,
     w2, w2_batch, w2_stride, ids, noise, state, code, best, q, counter,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . common import INTERPRETED, NAMESPACE, cdiv, order, rounding, rows_of, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import INTERPRETED, NAMESPACE, VARYING, cdiv, order, rounding, rows_of, tl, triton, wide  # fmt: skip  # isort: skip
 from . greedy_step import scores_config, scores_tile  # fmt: skip  # isort: skip
 
 NOWHERE = tl.constexpr(0x7FFFFFFF)
@@ -93,7 +93,7 @@ def sample_row(
     return tl.where(drawn == NOWHERE, last, drawn)  # rounding may leave the noise beyond the last of the sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def sample_kernel(
     logits, noise, drawn, size, temperature, top_k, top_p, K: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -103,7 +103,7 @@ def sample_kernel(
     tl.store(drawn + b, place.to(tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def scores_kernel(
     z, z_stride, s, s_stride, w2, w2_stride, base, base_stride, logits, batch, rank, vocab,
     BB: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,

@@ -32,8 +32,7 @@ def test_every_kernel_builds_for_every_architecture(tmp_path):
     assert {name for name in kernels if name.startswith("rollout")} == {
         "rollout_greedy", "rollout_sample", "rollout_greedy_pool", "rollout_sample_pool",
     }  # fmt: skip
-    assert {row["batch"] for row in rows} == {1, 32}
-    assert len(rows) == 3 * 2 * len(kernels)
+    assert len(rows) == 3 * len(kernels)
     for row in rows:
         assert row["stack"] == row["local"] == 0, row
         assert row["bytes"] > 0

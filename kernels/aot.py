@@ -23,7 +23,7 @@ from triton.knobs import nvidia
 from . accept import accept_kernel  # fmt: skip  # isort: skip
 from . common import VARYING, rounding, tile, triton, wide  # fmt: skip  # isort: skip
 from . greedy_step import greedy_kernel, scores_config  # fmt: skip  # isort: skip
-from . gru import gru_config, gru_kernel  # fmt: skip  # isort: skip
+from . gru import GRU_LAUNCH, gru_config, gru_kernel  # fmt: skip  # isort: skip
 from . pool import pool_kernel  # fmt: skip  # isort: skip
 from . rollout import LAUNCH, rollout_config, rollout_kernel  # fmt: skip  # isort: skip
 from . sample_step import SAMPLE_LAUNCH, SAMPLE_TILE, sample_kernel, scores_kernel  # fmt: skip  # isort: skip
@@ -63,7 +63,7 @@ def builds(weights: str) -> Iterator[Build]:
         {"x": w, "before": f, "after": f, "w_hh": w},
         {"x_stride": 3 * GRU, "w_stride": GRU, "gru": GRU},
         {**gru_config(GRU, dtype), **rounds},
-        {"num_warps": 4},
+        GRU_LAUNCH,
     )
     yield Build("greedy_step", greedy_kernel, {**step, "best": i}, scored, scores, {"num_warps": 4})
     yield Build("scores", scores_kernel, {**step, "logits": f}, scored, scores, {"num_warps": 4})

@@ -35,10 +35,11 @@ def accept(choices: Tensor, drafts: Tensor, counts: Tensor) -> tuple[Tensor, Ten
     batch, drafted = drafts.shape
     choices, drafts, counts = rows_of(choices), rows_of(drafts), counts.contiguous()
     accepted, said = torch.empty_like(counts), choices.new_empty(batch, drafted + 1)
-    accept_kernel[(batch,)](
-        choices, choices.stride(0), drafts, drafts.stride(0), counts, accepted, said, drafted,
-        BN=triton.next_power_of_2(drafted + 1), num_warps=1,
-    )  # fmt: skip
+    with torch.cuda.device_of(choices):
+        accept_kernel[(batch,)](
+            choices, choices.stride(0), drafts, drafts.stride(0), counts, accepted, said, drafted,
+            BN=triton.next_power_of_2(drafted + 1), num_warps=1,
+        )  # fmt: skip
     return accepted, said
 
 

@@ -1,6 +1,7 @@
 """Every kernel built ahead of time, no GPU needed: `python -m domino.kernels.aot` (with TRITON_INTERPRET unset).
 
-Shows that all of them compile for an architecture, and with ptxas' own words that none spills registers to memory.
+Built are the binaries that a launch with Qwen3-8B's shapes would compile: Triton makes another for an integer that 16 divides, on
+which it depends how wide memory is read and what is pipelined. Shows that all of them compile for an architecture, and with ptxas' own words that none spills registers to memory.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,85 +21,101 @@ from triton.compiler import ASTSource, compile
 from triton.knobs import nvidia
 
 from . accept import accept_kernel  # fmt: skip  # isort: skip
-from . common import rounding, tile, triton, wide  # fmt: skip  # isort: skip
+from . common import VARYING, rounding, tile, triton, wide  # fmt: skip  # isort: skip
 from . greedy_step import greedy_kernel, scores_config  # fmt: skip  # isort: skip
-from . gru import gru_config, gru_kernel  # fmt: skip  # isort: skip
+from . gru import GRU_LAUNCH, gru_config, gru_kernel  # fmt: skip  # isort: skip
 from . pool import pool_kernel  # fmt: skip  # isort: skip
 from . rollout import LAUNCH, rollout_config, rollout_kernel  # fmt: skip  # isort: skip
 from . sample_step import SAMPLE_LAUNCH, SAMPLE_TILE, sample_kernel, scores_kernel  # fmt: skip  # isort: skip
 
 ARCHITECTURES = (80, 90, 120)
-RANK, GRU, VOCAB = 256, 1024, 151936  # the published drafters'
+RANK, GRU, VOCAB, HIDDEN, DRAFTS = 256, 1024, 151936, 4096, 16  # the published drafter's for Qwen3-8B
+POOL = 1024
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)
 class Build:
-    """One kernel with its launch settings. types: of the arguments that are not plain int32; constants: its constexprs."""
+    """One kernel with its launch settings. types: of the arguments that are no int32; sizes: values of those that are specialised;
+    constants: its constexprs."""
 
     name: str
     kernel: Any
     types: dict[str, str]
+    sizes: dict[str, int]
     constants: dict[str, Any]
     options: dict[str, Any]
 
 
 def builds(weights: str) -> Iterator[Build]:
-    """All launches with weights of one of `DTYPES`."""
+    """All launches with weights of one of `DTYPES`: the single operators, then the rollouts."""
     dtype = DTYPES[weights]
     rounds = {"WIDE": wide(dtype), "ROUND": rounding(dtype)}
     w, f, i = f"*{weights}", "*fp32", "*i64"
     step = {"z": w, "s": f, "w2": w, "base": f}
     draw = {"temperature": "fp32", "top_p": "fp32"}
+    scored = {"z_stride": RANK, "s_stride": RANK, "w2_stride": RANK, "base_stride": VOCAB}
+    scored |= {"rank": RANK, "vocab": VOCAB}
+    scores = {**scores_config(RANK, VOCAB, dtype), **rounds}
     yield Build(
         "gru",
         gru_kernel,
         {"x": w, "before": f, "after": f, "w_hh": w},
+        {"x_stride": 3 * GRU, "w_stride": GRU, "gru": GRU},
         {**gru_config(GRU, dtype), **rounds},
-        {"num_warps": 4},
+        GRU_LAUNCH,
     )
-    yield Build(
-        "greedy_step",
-        greedy_kernel,
-        {**step, "best": i},
-        {**scores_config(RANK, VOCAB, dtype), **rounds},
-        {"num_warps": 4},
-    )
-    yield Build(
-        "scores",
-        scores_kernel,
-        {**step, "logits": f},
-        {**scores_config(RANK, VOCAB, dtype), **rounds},
-        {"num_warps": 4},
-    )
-    cut = {"K": True, "P": True, "BLOCK": SAMPLE_TILE}
-    yield Build("sample", sample_kernel, {"logits": f, "noise": f, "drawn": i, **draw}, cut, SAMPLE_LAUNCH)
+    yield Build("greedy_step", greedy_kernel, {**step, "best": i}, scored, scores, {"num_warps": 4})
+    yield Build("scores", scores_kernel, {**step, "logits": f}, scored, scores, {"num_warps": 4})
+    drawn, cut = {"size": VOCAB}, {"K": True, "P": True, "BLOCK": SAMPLE_TILE}
+    yield Build("sample", sample_kernel, {"logits": f, "noise": f, "drawn": i, **draw}, drawn, cut, SAMPLE_LAUNCH)
     pool = {"base": f, "w2": w, "ids": i, "rows": w, "pooled": f}
-    yield Build("pool", pool_kernel, pool, {"BV": 32, "BK": tile(RANK, 256)}, {"num_warps": 4})
+    pooled = {"base_stride": DRAFTS * VOCAB, "slot_stride": VOCAB, "w2_stride": RANK}
+    pooled |= {"size": POOL, "rank": RANK}
+    yield Build("pool", pool_kernel, pool, pooled, {"BV": 32, "BK": tile(RANK, 256)}, {"num_warps": 4})
     accept = dict.fromkeys(("choices", "drafts", "counts", "accepted", "said"), i)
-    yield Build("accept", accept_kernel, accept, {"BN": 32}, {"num_warps": 1})
-    pointers = dict.fromkeys(("given", "ids", "best"), i) | dict.fromkeys(("base", "noise", "state", "code", "q"), f)
-    pointers |= dict.fromkeys(("z", "table", "w_hh", "w_s", "w2"), w) | {"counter": "*i32"}
-    shape = {
-        **rollout_config(GRU, RANK, VOCAB, dtype),
-        "WIDE_GRU": rounds["WIDE"],
-        "ROUND_GRU": rounds["ROUND"],
-        **rounds,
+    given = {"choice_stride": DRAFTS + 1, "draft_stride": DRAFTS, "drafted": DRAFTS}
+    yield Build("accept", accept_kernel, accept, given, {"BN": 32}, {"num_warps": 1})
+    yield from _rollouts(weights)
+
+
+def _rollouts(weights: str) -> Iterator[Build]:
+    """Greedy and sampled, over the vocabulary and over a pool, after one draft without a correction."""
+    dtype = DTYPES[weights]
+    types = dict.fromkeys(("given", "ids", "best"), "*i64") | dict.fromkeys(
+        ("z", "table", "w_hh", "w_s", "w2"), f"*{weights}"
+    )
+    types |= dict.fromkeys(("base", "noise", "state", "code", "q"), "*fp32") | {"counter": "*i32"}
+    types |= {"temperature": "fp32", "top_p": "fp32"}
+    tiles = rollout_config(GRU, RANK, VOCAB, dtype)
+    tiles |= {"WIDE": wide(dtype), "WIDE_GRU": wide(dtype), "ROUND": rounding(dtype), "ROUND_GRU": rounding(dtype)}
+    sizes = {"gru": GRU, "rank": RANK, "w2_stride": RANK}
+    sizes |= {
+        "z_batch": DRAFTS * RANK,
+        "z_slot": RANK,
+        "table_stride": 3 * GRU,
+        "hh_stride": GRU,
+        "s_stride": HIDDEN + GRU,
     }
-    for pooled in (False, True):
+    for size, rows in ((VOCAB, 0), (POOL, POOL * RANK)):
+        over = {**sizes, "size": size, "base_batch": DRAFTS * size, "base_slot": size, "w2_batch": rows}
         for sampled in (False, True):
-            name = f"rollout_{'sample' if sampled else 'greedy'}{'_pool' if pooled else ''}"
-            constants = {**shape, "POOL": pooled, "SAMPLE": sampled, "K": sampled, "P": sampled}
-            yield Build(
-                name, rollout_kernel, {**pointers, **draw}, constants, {**LAUNCH, "launch_cooperative_grid": True}
-            )
+            name = f"rollout_{'sample' if sampled else 'greedy'}{'_pool' if rows else ''}"
+            constants = {**tiles, "POOL": bool(rows), "SAMPLE": sampled, "K": sampled, "P": sampled}
+            options = {**LAUNCH, "launch_cooperative_grid": True}
+            yield Build(name, rollout_kernel, types, over, constants, options)
 
 
 def cubin(build: Build, architecture: int) -> tuple[bytes, int]:
-    """The binary and its shared memory in bytes."""
+    """The binary and its shared memory in bytes.
+
+    Worked example: rank 256 is compiled as an int32 that 16 divides, a stride of 17 and the batch as any int32.
+    """
     names = build.kernel.arg_names
-    signature = {name: "constexpr" if name in build.constants else build.types.get(name, "i32") for name in names}
-    attributes = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if signature[name].startswith("*")}
+    types = build.types | dict.fromkeys((*build.sizes, *VARYING), "i32")
+    signature = {name: "constexpr" if name in build.constants else types[name] for name in names}
+    divided = [name for name in names if signature[name].startswith("*") or build.sizes.get(name, 1) % 16 == 0]
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in divided}
     source = ASTSource(build.kernel, signature, constexprs=build.constants, attrs=attributes)
     compiled = compile(source, target=GPUTarget("cuda", architecture, 32), options=build.options)
     return compiled.asm["cubin"], compiled.metadata.shared
@@ -116,18 +134,11 @@ def usage(binary: bytes) -> dict[str, int]:
 def build_all(architectures: list[int], weights: list[str]) -> list[dict[str, Any]]:
     """Every kernel for every architecture and dtype of weights, with what it uses."""
     found = []
-    for architecture in architectures:
-        for dtype in weights:
-            for build in builds(dtype):
-                binary, shared = cubin(build, architecture)
-                row = {
-                    "kernel": build.name,
-                    "sm": architecture,
-                    "weights": dtype,
-                    "bytes": len(binary),
-                    "shared": shared,
-                }
-                found.append({**row, **usage(binary)})
+    for architecture, dtype in product(architectures, weights):
+        for build in builds(dtype):
+            binary, shared = cubin(build, architecture)
+            row = {"kernel": build.name, "sm": architecture, "weights": dtype, "bytes": len(binary), "shared": shared}
+            found.append({**row, **usage(binary)})
     return found
 
 

@@ -23,6 +23,9 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 BATCH_TILE = 16  # texts of a tile: the least that tensor cores take
 HIGHEST = 0xFFFFFFFF
 LOWEST_SCORE = -(2**63)
+# Integers that change from block to block, as texts end and lengths are chosen. Triton compiles a kernel anew, which takes a
+# second, for an integer that becomes 1 or that 16 begins or ceases to divide; of these nothing is gained by it.
+VARYING = ("batch", "known", "steps", "slots", "top_k")
 
 
 def rounding(dtype: torch.dtype) -> int:
@@ -55,7 +58,8 @@ def round_to(x, ROUND: tl.constexpr):
     if ROUND == 1:
         bits = x.to(tl.uint32, bitcast=True)
         bits += 0x7FFF + ((bits >> 16) & 1)
-        x = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
+        # a GPU's NaN is 0x7FFFFFFF, which the sum would carry over to -0
+        x = tl.where(x == x, (bits & 0xFFFF0000).to(tl.float32, bitcast=True), x)
     elif ROUND == 2:
         x = x.to(tl.float16).to(tl.float32)
     return x

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, cdiv, index_of, pack, product, round_to, rounding, rows_of, silu, tile, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, VARYING, cdiv, index_of, pack, product, round_to, rounding, rows_of, silu, tile, tl, triton, wide  # fmt: skip  # isort: skip
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def pooled_tile(
     return tl.where(in_v & (logits == logits), logits, -float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def greedy_kernel(
     z, z_stride, s, s_stride, w2, w2_stride, base, base_stride, best, batch, rank, vocab,
     BB: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,
@@ -83,10 +83,11 @@ def greedy_step(z: Tensor, s: Tensor, w2: Tensor, base: Tensor) -> Tensor:
     best = torch.full((batch,), LOWEST_SCORE, dtype=torch.int64, device=z.device)
     config = scores_config(rank, len(w2), w2.dtype)
     grid = (cdiv(len(w2), config["BV"]), cdiv(batch, config["BB"]))
-    greedy_kernel[grid](
-        z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), best, batch, rank, len(w2),
-        **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        greedy_kernel[grid](
+            z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), best, batch, rank, len(w2),
+            **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
+        )  # fmt: skip
     return index_of(best)
 
 

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, NAMESPACE, cdiv, product, round_to, rounding, rows_of, tanh, tile, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, NAMESPACE, VARYING, cdiv, product, round_to, rounding, rows_of, tanh, tile, tl, triton, wide  # fmt: skip  # isort: skip
+
+GRU_LAUNCH = {"num_warps": 4, "maxnreg": 128}  # left alone, ptxas spills float32 weights' on sm_80
 
 
 @triton.jit
@@ -33,6 +35,8 @@ def gru_tile(
             other=0.0,
             cache_modifier=".cg",
         )
+        if WIDE:  # where `product` does not narrow it
+            s = round_to(s, ROUND)
         inside = in_g[:, None] & in_k[None, :]
         reset = product(tl.load(rows + k[None, :], mask=inside, other=0.0), s, reset, WIDE)
         update = product(tl.load(rows + gate + k[None, :], mask=inside, other=0.0), s, update, WIDE)
@@ -47,7 +51,7 @@ def gru_tile(
     tl.store(after + place, round_to((1 - u) * n + u * s, ROUND), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def gru_kernel(
     x, x_stride, before, after, w_hh, w_stride, batch, gru,
     BG: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,
@@ -94,10 +98,11 @@ def gru(x: Tensor, state: Tensor, weight_hh: Tensor) -> Tensor:
     before, after = state.float().contiguous(), torch.empty(state.shape, dtype=torch.float32, device=state.device)
     config = gru_config(width, weight.dtype)
     grid = (cdiv(width, config["BG"]), cdiv(batch, config["BB"]))
-    gru_kernel[grid](
-        x, x.stride(0), before, after, weight, weight.stride(0), batch, width,
-        **config, WIDE=wide(weight.dtype), ROUND=rounding(weight.dtype), num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        gru_kernel[grid](
+            x, x.stride(0), before, after, weight, weight.stride(0), batch, width,
+            **config, WIDE=wide(weight.dtype), ROUND=rounding(weight.dtype), **GRU_LAUNCH,
+        )  # fmt: skip
     # A copy in any case: an operator may not return what it was given.
     return after.to(state.dtype)
 

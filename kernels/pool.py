@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from . common import NAMESPACE, cdiv, rows_of, tile, tl, triton  # fmt: skip  # isort: skip
+from . common import NAMESPACE, VARYING, cdiv, rows_of, tile, tl, triton  # fmt: skip  # isort: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def pool_kernel(
     base, base_stride, slot_stride, w2, w2_stride, ids, rows, pooled, slots, size, rank,
     BV: tl.constexpr, BK: tl.constexpr,
@@ -16,7 +16,7 @@ def pool_kernel(
     inside = at < size
     token = tl.load(ids + b * size + at, mask=inside, other=0)
     for slot in range(slots):
-        x = tl.load(base + b * base_stride + slot * slot_stride + token, mask=inside)
+        x = tl.load(base + b * base_stride + tl.cast(slot, tl.int64) * slot_stride + token, mask=inside)
         tl.store(pooled + (b * slots + slot) * size + at, x.to(tl.float32), mask=inside)
     place = (b * size + at.to(tl.int64)) * rank
     for start in range(0, rank, BK):
@@ -42,10 +42,11 @@ def gather_pool(base: Tensor, w2: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     base, w2, ids = rows_of(base), rows_of(w2), ids.contiguous()
     rows = torch.empty(batch, size, rank, dtype=w2.dtype, device=w2.device)
     pooled = torch.empty(batch, slots, size, dtype=torch.float32, device=base.device)
-    pool_kernel[cdiv(size, 32), batch](
-        base, base.stride(0), base.stride(1), w2, w2.stride(0), ids, rows, pooled, slots, size, rank,
-        BV=32, BK=tile(rank, 256), num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(base):
+        pool_kernel[cdiv(size, 32), batch](
+            base, base.stride(0), base.stride(1), w2, w2.stride(0), ids, rows, pooled, slots, size, rank,
+            BV=32, BK=tile(rank, 256), num_warps=4,
+        )  # fmt: skip
     return pooled, rows
 
 

@@ -91,7 +91,7 @@ def warp(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor
 
     top-k keeps what is at least the k-th largest; top-p then keeps the most probable until their mass reaches top_p.
     """
-    x = logits.float() / temperature
+    x = (logits.float() / temperature).clamp(max=torch.finfo(torch.float32).max)  # an infinity is no distribution
     if top_k > 0:
         kth = x.topk(min(top_k, x.shape[-1]), dim=-1).values[..., -1:]
         x = x.masked_fill(x < kth, -float("inf"))

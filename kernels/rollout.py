@@ -9,7 +9,7 @@ cache. With one program there is nothing to wait for, which is how the interpret
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, index_of, pack, product, rounding, rows_of, tl, triton, unpack, wide  # fmt: skip  # isort: skip
+from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, VARYING, index_of, pack, product, rounding, rows_of, tl, triton, unpack, wide  # fmt: skip  # isort: skip
 from . greedy_step import pooled_tile, scores_config, scores_tile  # fmt: skip  # isort: skip
 from . gru import gru_config, gru_tile  # fmt: skip  # isort: skip
 from . sample_step import SAMPLE_TILE, filters, sample_row  # fmt: skip  # isort: skip
@@ -49,7 +49,7 @@ def code_tile(
     tl.store(out + b64[None, :] * rank + r[:, None], acc, mask=in_r[:, None] & in_b[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def rollout_kernel(
     given, known, z, z_batch, z_slot, base, base_batch, base_slot, table, table_stride, w_hh, hh_stride, w_s, s_stride,
     w2, w2_batch, w2_stride, ids, noise, state, code, best, q, counter,
@@ -108,9 +108,10 @@ def rollout_kernel(
                         tl.atomic_max(best + b * steps + first, tl.max(packed, axis=0), sem="relaxed")
             else:
                 for item in range(program, v_tiles * b_tiles, programs):
-                    b = (item // v_tiles) * BB + tl.arange(0, BB)
+                    # neighbours share rows of W2, so a larger batch does not read them from memory again
+                    b = (item % b_tiles) * BB + tl.arange(0, BB)
                     b64 = b.to(tl.int64)
-                    v = (item % v_tiles) * BV + tl.arange(0, BV)
+                    v = (item // b_tiles) * BV + tl.arange(0, BV)
                     x = scores_tile(
                         z + tl.cast(step, tl.int64) * z_slot, z_batch, code, rank, w2, w2_stride,
                         base + tl.cast(step, tl.int64) * base_slot, base_batch, v, b, batch, rank, size, BB, BV, BKR, WIDE, ROUND,
@@ -142,8 +143,10 @@ def rollout_config(gru: int, rank: int, size: int, dtype: torch.dtype) -> dict[s
 
 
 def programs_at_once(device: torch.device) -> int:
-    """One on each multiprocessor: all must be running for a barrier to end."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    """One on each multiprocessor: all must be running for a barrier to end, and the interpreter runs one after the other."""
+    if INTERPRETED:
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _launch(given, z, base, table, weight_hh, w_s, w2, ids, noise, q, temperature, top_k, top_p) -> Tensor:
@@ -156,16 +159,17 @@ def _launch(given, z, base, table, weight_hh, w_s, w2, ids, noise, q, temperatur
     best = torch.full((batch, steps), LOWEST_SCORE, dtype=torch.int64, device=z.device)
     counter = torch.zeros(1, dtype=torch.int32, device=z.device)
     launch = {} if INTERPRETED else {"launch_cooperative_grid": True}
-    rollout_kernel[(programs_at_once(z.device),)](
-        given.contiguous(), known, z, z.stride(0), z.stride(1), base, base.stride(0), base.stride(1),
-        table, table.stride(0), weight_hh, weight_hh.stride(0), w_s, w_s.stride(0),
-        w2, 0 if ids is None else w2.stride(0), w2.stride(-2), best if ids is None else ids.contiguous(),
-        state if noise is None else noise.float().contiguous(), state, code, best, state if q is None else q, counter,
-        batch, steps, gru, rank, size, float(temperature), top_k, float(top_p),
-        POOL=ids is not None, SAMPLE=q is not None, **filters(top_k, top_p), **rollout_config(gru, rank, size, w2.dtype),
-        WIDE_GRU=wide(weight_hh.dtype), ROUND_GRU=rounding(weight_hh.dtype), WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype),
-        **LAUNCH, **launch,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        rollout_kernel[(programs_at_once(z.device),)](
+            given.contiguous(), known, z, z.stride(0), z.stride(1), base, base.stride(0), base.stride(1),
+            table, table.stride(0), weight_hh, weight_hh.stride(0), w_s, w_s.stride(0),
+            w2, 0 if ids is None else w2.stride(0), w2.stride(-2), best if ids is None else ids.contiguous(),
+            state if noise is None else noise.float().contiguous(), state, code, best, state if q is None else q, counter,
+            batch, steps, gru, rank, size, float(temperature), top_k, float(top_p),
+            POOL=ids is not None, SAMPLE=q is not None, **filters(top_k, top_p), **rollout_config(gru, rank, size, w2.dtype),
+            WIDE_GRU=wide(weight_hh.dtype), ROUND_GRU=rounding(weight_hh.dtype), WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype),
+            **LAUNCH, **launch,
+        )  # fmt: skip
     return index_of(best)
 
 
@@ -196,7 +200,7 @@ def rollout_greedy(
 
 @rollout_greedy.register_fake
 def _(given, z, base, table, weight_hh, w_s, w2, ids):
-    return given.new_empty(given.shape[0], z.shape[1] - given.shape[1] + 1)
+    return given.new_empty(given.shape[0], z.shape[1] - given.shape[1] + 1, dtype=torch.int64)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::rollout_sample", mutates_args=())
@@ -230,4 +234,6 @@ def rollout_sample(
 @rollout_sample.register_fake
 def _(given, z, base, table, weight_hh, w_s, w2, ids, noise, temperature, top_k, top_p):
     batch, steps = given.shape[0], z.shape[1] - given.shape[1] + 1
-    return given.new_empty(batch, steps), base.new_empty(batch, steps, base.shape[2], dtype=torch.float32)
+    return given.new_empty(batch, steps, dtype=torch.int64), base.new_empty(
+        batch, steps, base.shape[2], dtype=torch.float32
+    )

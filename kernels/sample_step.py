@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from . common import INTERPRETED, NAMESPACE, cdiv, order, rounding, rows_of, tl, triton, wide  # fmt: skip  # isort: skip
+from . common import INTERPRETED, NAMESPACE, VARYING, cdiv, order, rounding, rows_of, tl, triton, wide  # fmt: skip  # isort: skip
 from . greedy_step import scores_config, scores_tile  # fmt: skip  # isort: skip
 
 NOWHERE = tl.constexpr(0x7FFFFFFF)
+LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 SAMPLE_TILE = 1024 if INTERPRETED else 512  # logits of a pass; sixteen comparisons of each are in flight
 
 SAMPLE_LAUNCH = {"num_warps": 8, "maxnreg": 128}  # left alone, ptxas spills to fit more programs
@@ -51,7 +52,9 @@ def sample_row(
     highest = -float("inf")
     for start in range(0, size, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        x = tl.load(row + at, mask=at < size, other=-float("inf"), cache_modifier=".cg") / temperature
+        x = tl.load(row + at, mask=at < size, other=-float("inf"), cache_modifier=".cg")
+        # divided exactly, as the order of two logits decides what is kept; an infinity would leave no distribution
+        x = tl.minimum(tl.div_rn(x, temperature), LARGEST)
         tl.store(row + at, x, mask=at < size)
         highest = tl.maximum(highest, tl.max(x, axis=0))
     if highest == -float("inf"):  # nothing is left to draw from: any q will do, so long as it is one, so a uniform one
@@ -90,7 +93,7 @@ def sample_row(
     return tl.where(drawn == NOWHERE, last, drawn)  # rounding may leave the noise beyond the last of the sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def sample_kernel(
     logits, noise, drawn, size, temperature, top_k, top_p, K: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -100,7 +103,7 @@ def sample_kernel(
     tl.store(drawn + b, place.to(tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def scores_kernel(
     z, z_stride, s, s_stride, w2, w2_stride, base, base_stride, logits, batch, rank, vocab,
     BB: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,
@@ -121,10 +124,11 @@ def filters(top_k: int, top_p: float) -> dict[str, bool]:
 
 def _draw(logits: Tensor, noise: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
     drawn = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    sample_kernel[(len(logits),)](
-        logits, noise.float().contiguous(), drawn, logits.shape[1], float(temperature), top_k, float(top_p),
-        **filters(top_k, top_p), BLOCK=SAMPLE_TILE, **SAMPLE_LAUNCH,
-    )  # fmt: skip
+    with torch.cuda.device_of(logits):
+        sample_kernel[(len(logits),)](
+            logits, noise.float().contiguous(), drawn, logits.shape[1], float(temperature), top_k, float(top_p),
+            **filters(top_k, top_p), BLOCK=SAMPLE_TILE, **SAMPLE_LAUNCH,
+        )  # fmt: skip
     return drawn
 
 
@@ -164,10 +168,11 @@ def sample_step(
     z, s, w2, base = (rows_of(t) for t in (z, s, w2, base))
     q = torch.empty(batch, vocab, dtype=torch.float32, device=z.device)
     config = scores_config(rank, vocab, w2.dtype)
-    scores_kernel[cdiv(vocab, config["BV"]), cdiv(batch, config["BB"])](
-        z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), q, batch, rank, vocab,
-        **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        scores_kernel[cdiv(vocab, config["BV"]), cdiv(batch, config["BB"])](
+            z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), q, batch, rank, vocab,
+            **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
+        )  # fmt: skip
     return _draw(q, noise, temperature, top_k, top_p), q
 
 

@@ -1,6 +1,7 @@
 """The one place that says whether Triton or torch computes: `auto`, `triton` or `torch`.
 
-`DOMINO_KERNELS` says it for a process, `forced` for a stretch of code. `auto` is Triton on CUDA where the package is installed.
+`DOMINO_KERNELS` says it for a process, `forced` for a stretch of code. `auto` is Triton on NVIDIA's GPUs from compute capability 8
+on, for which the kernels are built and tested, where the package is installed.
 """
 
 import functools
@@ -37,7 +38,7 @@ def uses_triton(device: torch.device) -> bool:
         `ValueError`: an unknown choice, or Triton is asked for where it cannot run.
     """
     choice = _forced.get() or _checked(os.environ.get("DOMINO_KERNELS", "auto"))
-    return _decide(choice, device.type)
+    return _decide(choice, device)
 
 
 def _checked(choice: str) -> str:
@@ -47,19 +48,26 @@ def _checked(choice: str) -> str:
 
 
 @functools.cache
-def _decide(choice: str, device: str) -> bool:
-    """Decided and logged once for each choice and kind of device."""
+def _decide(choice: str, device: torch.device) -> bool:
+    """Decided and logged once for each choice and device."""
     installed = importlib.util.find_spec("triton") is not None
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if choice == "triton" and not installed:
         raise ValueError("DOMINO_KERNELS=triton, but the package triton is not installed.")
-    if choice == "triton" and device != "cuda" and not interpreted:
+    if choice == "triton" and not interpreted and not _able(device):
         raise ValueError(
-            f"DOMINO_KERNELS=triton on device {device!r} runs only in the interpreter: TRITON_INTERPRET=1."
+            f"DOMINO_KERNELS=triton on device {str(device)!r} runs only in the interpreter: TRITON_INTERPRET=1."
         )
-    used = choice == "triton" or (choice == "auto" and installed and device == "cuda")
+    used = choice == "triton" or (choice == "auto" and installed and _able(device))
     logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", choice)
     return used
+
+
+def _able(device: torch.device) -> bool:
+    """Whether the kernels can be compiled for it; AMD's GPUs are of type cuda too, but do not know the launch settings."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def operators() -> ModuleType:

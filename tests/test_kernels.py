@@ -53,7 +53,7 @@ def poison(monkeypatch):
 @pytest.mark.parametrize("scale", [1.0, 30.0])  # saturated gates
 def test_gru(dtype, batch, gru, scale):
     x, w = randn(batch, 3 * gru, dtype=dtype, scale=scale), randn(3 * gru, gru, dtype=dtype)
-    state = reference.rounded(randn(batch, gru, seed=1).tanh(), dtype)
+    state = randn(batch, gru, seed=1).tanh()  # of no 16-bit dtype: what meets a weight is rounded first
     got = ops.gru(poisoned(x), state, poisoned(w))
     torch.testing.assert_close(got, reference.gru_from_projection(x, state, w), **ROUNDED[dtype])
     # and the twin is torch's own cell
@@ -89,6 +89,44 @@ def test_greedy_step_saturated_and_not_finite():
     expected = [int(base[0].argmax()), 0, 5, 8]
     assert ops.greedy_step(z, z, w2, base).tolist() == expected
     assert reference.greedy_step(z, z, w2, base).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_stays_nan_when_it_is_rounded(dtype):
+    """A GPU's NaN has all bits set: rounded by a carry it would be a zero, and a text of garbage would have logits."""
+    nan = torch.tensor([0x7FFFFFFF], dtype=torch.int32, device=DEVICE).view(torch.float32)
+    z, w2, base = randn(2, 8), randn(40, 8, dtype=dtype), randn(2, 40)
+    z[1, 3] = nan[0]
+    assert ops.greedy_step(z, z, w2, base).tolist() == [int(reference.greedy_step(z, z, w2, base)[0]), 0]
+
+
+def test_each_launch_is_on_the_device_of_its_tensors(monkeypatch):
+    """Triton launches on the current device, which need not be the one that the drafter is on."""
+    from contextlib import contextmanager
+
+    from triton.runtime import interpreter, jit
+
+    guarded, launched = [], []
+
+    @contextmanager
+    def device_of(tensor):
+        guarded.append(tensor.device)
+        yield
+        guarded.pop()
+
+    runner = jit.JITFunction if DEVICE == "cuda" else interpreter.InterpretedFunction
+    run = runner.__getitem__
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(runner, "__getitem__", lambda self, grid: launched.append(len(guarded)) or run(self, grid))
+    z, w2, base, noise = randn(2, 8), randn(30, 8), randn(2, 30), torch.rand(2).to(DEVICE)
+    given, slots = torch.ones(2, 1, dtype=torch.int64, device=DEVICE), randn(2, 3, 8)
+    ops.gru(randn(2, 12), randn(2, 4), randn(12, 4))
+    ops.greedy_step(z, z, w2, base)
+    ops.sample_step(z, z, w2, base, noise, 1.0, 0, 1.0)
+    ops.gather_pool(randn(2, 3, 30), w2, given)
+    ops.accept(given.expand(2, 4), given.expand(2, 3), given[:, 0])
+    ops.rollout_greedy(given, slots, randn(2, 3, 30), randn(30, 12), randn(12, 4), randn(8, 4), w2, None)
+    assert launched == [1] * 7
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -158,6 +196,21 @@ def test_sampling_from_nothing_is_uniform():
     places, q = ops.sample(logits, torch.tensor([0.0, 0.51], device=DEVICE), 1.0, 5, 0.9)
     assert (q == 0).all()
     assert places.tolist() == [0, 20]
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (3, 0.9)])
+def test_sampling_from_saturated_logits(top_k, top_p):
+    """Infinities, and what temperature makes one of, are the largest number: among them q is uniform, never NaN."""
+    logits = randn(3, 20)
+    logits[0, [4, 9]] = torch.inf
+    logits[1, [5, 6]] = 3e38
+    logits[2] = torch.finfo(torch.float32).min
+    noise = torch.full((3,), 0.6, device=DEVICE)
+    places, q = ops.sample(logits, noise, 0.5, top_k, top_p)
+    expected, expected_q = reference.sample(logits, noise, 0.5, top_k, top_p)
+    assert places.tolist() == expected.tolist() == [9, 6, 12]
+    assert torch.equal(q, expected_q)
+    assert q.softmax(-1).isfinite().all()
 
 
 def test_sampling_has_the_distribution():

@@ -37,8 +37,13 @@ def test_every_kernel_builds_for_every_architecture(tmp_path):
         assert row["stack"] == row["local"] == 0, row
         assert row["bytes"] > 0
         assert row["shared"] <= 99 * 1024  # the least of the three, sm_120's
+        if row["kernel"] in ("greedy_step", "scores"):
+            # Reads as wide as the launch's: two tiles each of W2 [32, 64], z and s [64, 16] are on their way while a third is
+            # multiplied. With strides that nothing is known of, those in bfloat16 would not be.
+            assert row["shared"] >= 2 * 64 * (32 * 2 + 16 * 2 + 16 * 4)
 
 
 @pytest.mark.slow
-def test_other_weights_build_too(tmp_path):
-    assert all(row["stack"] == row["local"] == 0 for row in build(tmp_path, "--weights", "fp16", "fp32"))
+@pytest.mark.parametrize("weights", ["fp16", "fp32"])
+def test_other_weights_build_too(weights, tmp_path):
+    assert all(row["stack"] == row["local"] == 0 for row in build(tmp_path, "--weights", weights))

@@ -65,10 +65,11 @@ def test_generate_with_an_assistant_too(eos, launches):
 @pytest.mark.parametrize("pool", [0, 9])
 def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
     """The q of a sampled rollout is what torch makes of the same drafts, and every draft is possible under it."""
-    target, draft = make_target().float(), make_draft().float()
+    target, draft = make_target().float().to(DEVICE), make_draft().float().to(DEVICE)
     embedding, c = target.get_input_embeddings(), draft.config
     torch.manual_seed(0)
-    hidden, base = torch.randn(3, c.num_drafts, c.hidden_size), torch.randn(3, c.num_drafts, VOCAB)
+    hidden, base = (torch.randn(3, c.num_drafts, width).to(DEVICE) for width in (c.hidden_size, VOCAB))
+    anchors, banned = IDS[:, :1].to(DEVICE), torch.tensor([4, 5], device=DEVICE)
     plan = Plan(embedding, True, temperature=0.8, top_k=6, top_p=0.9, banned=(4, 5))
 
     class Pick:
@@ -80,7 +81,7 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
     pick = Pick()
     pick.plan = plan
     with seam.forced("triton"), torch.no_grad():
-        drafts, q = draft.rollout(hidden, base, IDS[:, :1], embedding, pick, pool)
+        drafts, q = draft.rollout(hidden, base, anchors, embedding, pick, pool)
     assert drafts.shape == (3, c.num_drafts)
     assert q.gather(2, drafts[..., None]).isfinite().all()
     assert (q[..., [4, 5]] == -torch.inf).all()
@@ -89,18 +90,20 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
     def replay(logits, so_far):
         from domino.kernels.reference import warp
 
-        logits = logits.index_fill(1, torch.tensor([4, 5]), -torch.inf)
+        logits = logits.index_fill(1, banned, -torch.inf)
         return drafts[:, so_far.shape[1] : so_far.shape[1] + 1], warp(logits, 0.8, 6, 0.9)
 
-    masked = base.index_fill(2, torch.tensor([4, 5]), -torch.inf)
+    masked = base.index_fill(2, banned, -torch.inf)
     with seam.forced("torch"), torch.no_grad():
-        _, expected = draft.rollout(hidden, masked, IDS[:, :1], embedding, replay, pool)
+        _, expected = draft.rollout(hidden, masked, anchors, embedding, replay, pool)
     assert torch.equal(q.isfinite(), expected.isfinite())
     torch.testing.assert_close(q.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=0)
 
 
-def test_sampling_through_the_engine_launches_once_a_block(launches):
-    target, draft = make_target().to(DEVICE), make_draft().to(DEVICE)
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+def test_sampling_through_the_engine_launches_once_a_block(shift, prefix, launches):
+    target, draft = make_target().to(DEVICE), make_draft(shift_label=shift, pure_draft_prefix_len=prefix).to(DEVICE)
     with seam.forced("triton"):
         options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, "verify_length": 4}
         out = generate(target, draft, IDS.to(DEVICE), **options)
@@ -143,11 +146,26 @@ def test_the_seam_refuses_what_it_cannot_do(monkeypatch):
         seam.uses_triton(torch.device("cpu"))
     monkeypatch.setenv("DOMINO_KERNELS", "torch")
     assert not seam.uses_triton(torch.device("cuda"))
-    with seam.forced("auto"):
-        assert seam.uses_triton(torch.device("cuda"))
-        assert not seam.uses_triton(torch.device("cpu"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     seam._decide.cache_clear()
     with seam.forced("triton"), pytest.raises(ValueError, match="interpreter"):
         seam.uses_triton(torch.device("cpu"))
+    seam._decide.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "used"),
+    [((9, 0), None, True), ((8, 0), None, True), ((7, 5), None, False), ((9, 4), "7.0", False)],
+)
+def test_auto_is_triton_on_the_gpus_it_is_built_for(capability, hip, used, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    seam._decide.cache_clear()
+    with seam.forced("auto"):
+        assert seam.uses_triton(torch.device("cuda")) is used
+        assert not seam.uses_triton(torch.device("cpu"))
+    if not used:
+        with seam.forced("triton"), pytest.raises(ValueError, match="cuda"):
+            seam.uses_triton(torch.device("cuda"))
     seam._decide.cache_clear()

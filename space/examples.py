@@ -1,4 +1,4 @@
-"""Prompts to start with, by task; the first of the maths ones is in the box when the page opens."""
+"""Prompts to start with, by task, and the one that is in the box when the page opens."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ EXAMPLES = {
     "Chat · travel": "Compose an engaging travel blog post about a recent trip to Hawaii.",
     "Chat · language": "Give three tips for learning a new language.",
 }
-FIRST = next(iter(EXAMPLES.values()))
+FIRST = EXAMPLES["Code · palindrome"]  # short, and right

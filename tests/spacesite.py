@@ -5,6 +5,8 @@ import time
 
 import pytest
 from domino.evaluation.settings import ModelSettings
+from domino.space.examples import EXAMPLES
+from domino.space.limits import LIMITS
 from domino.space.page import build, look
 from domino.space.pairs import Shelf
 from gradio_client import Client
@@ -78,6 +80,11 @@ class Visit:
 
     def ask(self, prompt: str) -> None:
         self.page.locator("#prompt textarea").fill(prompt)
+
+    def ask_much(self) -> None:
+        """Something whose answer does not end by itself."""
+        self.ask(EXAMPLES["Chat · travel"])
+        self.settings(tokens=LIMITS.new_tokens)
 
     def run(self) -> None:
         self.page.locator("#run").click()

@@ -188,7 +188,7 @@ class TestInTheBrowser:
 
     def test_stop_in_the_page(self, site, visit):
         page = visit.page
-        visit.settings(tokens=LIMITS.new_tokens)
+        visit.ask_much()
         visit.run()
         page.wait_for_function("document.querySelectorAll('.pane.plain .t').length > 5", timeout=20_000)
         page.locator("#stop").click()
@@ -202,7 +202,7 @@ class TestInTheBrowser:
         """Stop answers while another session runs; of two clicks the later one's prompt is answered."""
         page = visit.page
         busy = Visit(chromium, site.url)
-        busy.settings(tokens=LIMITS.new_tokens)
+        busy.ask_much()
         busy.run()
         busy.says("1 of 2")
         visit.settings(tokens=8)
@@ -229,7 +229,7 @@ class TestInTheBrowser:
         visit.settings(tokens=32)
         visit.run()
         page.wait_for_selector("body.replaying", timeout=60_000)
-        visit.settings(tokens=LIMITS.new_tokens)
+        visit.ask_much()
         visit.run()
         visit.says("1 of 2")
         assert page.locator("body.replaying").count() == 0
@@ -268,7 +268,7 @@ class TestInTheBrowser:
 
     def test_a_closed_tab_frees_the_slot(self, chromium, site):
         visit = Visit(chromium, site.url)
-        visit.settings(tokens=LIMITS.new_tokens)
+        visit.ask_much()
         visit.run()
         visit.page.wait_for_function("document.querySelectorAll('.pane.plain .t').length > 5", timeout=20_000)
         visit.close()

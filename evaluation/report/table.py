@@ -101,7 +101,9 @@ def positions(cells: list[Cell]) -> str:
 def split(cells: list[Cell]) -> str:
     """Where a round's milliseconds go, those of a token, those once a call (set-up, prefill), and the peak of memory."""
     lines = [
-        "| task | T | method | " + " | ".join(ROUND_STAGES) + " | round, ms | token, ms | set-up, ms | prefill, ms | peak, GB |",
+        "| task | T | method | "
+        + " | ".join(ROUND_STAGES)
+        + " | round, ms | token, ms | set-up, ms | prefill, ms | peak, GB |",
         "|---|--:|---|" + "--:|" * (len(ROUND_STAGES) + 5),
     ]
     for cell in cells:

@@ -12,8 +12,9 @@ demo: .venv/ready
 space: .venv/ready
 	$(BIN)/domino space --browser
 
+# two files of tests at a time, each on one thread
 test: .venv/ready
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow

@@ -31,10 +31,11 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     ).save_pretrained(tmp_path)
     monkeypatch.setattr(head, "measure_ceilings", lambda *_: head.Ceilings(1e9, 1e9, 1e10))  # 1 GiB would be read
     out = tmp_path / "head.json"
-    arguments = f"--target {tmp_path} --dtype float32 --context 20 --batches 1,3 --pools 0,16 --repeats 2 --out {out}"
+    arguments = f"--target {tmp_path} --dtype float32 --context 20 --batches 1,3 --pools 0,16 --drafts 7 --repeats 2 --out {out}"
     monkeypatch.setattr("sys.argv", ["head", *arguments.split()])
     head.main()
     table = capsys.readouterr().out
+    assert json.loads(out.read_text())["drafts"] == 7
     rows = json.loads(out.read_text())["rows"]
     expected = {(b, p) for b in (1, 3) for p in (0, 16)}
     assert {(row["batch"], row["pool"]) for row in rows} == expected

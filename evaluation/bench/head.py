@@ -88,14 +88,21 @@ def verifications(settings: BenchSettings, target: Any, plan: Plan) -> dict[Poin
     return whole(found, plan.depths, target.num_hidden_layers)
 
 
-def head_share(settings: BenchSettings, pools: list[int]) -> dict[str, Any]:
+def shape(drafter: str | None, target: str, drafts: int | None) -> DominoConfig:
+    """The drafter's configuration, with blocks of this many drafts; None: its own."""
+    config = drafter_config(drafter, target, target_config(target))
+    if drafts is not None:
+        config.block_size += drafts - config.num_drafts
+    return config
+
+
+def head_share(settings: BenchSettings, config: DominoConfig, pools: list[int]) -> dict[str, Any]:
     """Measure, and write `settings.out`; returns what it holds, times in seconds.
 
     Raises:
         `ValueError`: see `run.bench`.
     """
     target = target_config(settings.target)
-    config = drafter_config(settings.drafter, settings.target, target)
     plan = make_plan(settings, target, config)
     ceilings = measure_ceilings(plan.dtype, plan.device, settings.repeats)
     verify = verifications(settings, target, plan)
@@ -162,23 +169,24 @@ def main() -> None:
     parser.add_argument(
         "--pools", type=counts, default=[0, EngineSettings().candidate_pool], metavar="N,…", help="0: all"
     )
+    parser.add_argument("--drafts", type=int, metavar="N", help="of a block; by default the drafter's own")
     parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--out", default="head.json")
     args = parser.parse_args()
-    drafts = drafter_config(args.drafter, args.target, target_config(args.target)).num_drafts
+    config = shape(args.drafter, args.target, args.drafts)
     settings = BenchSettings(
         args.target,
         args.drafter,
         args.dtype,
         [args.context],
         args.batches,
-        [drafts + 1],
+        [config.num_drafts + 1],
         [1],
         None,
         args.repeats,
         args.out,
     )
-    print(markdown(head_share(settings, args.pools)))
+    print(markdown(head_share(settings, config, args.pools)))
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@
   // A double click is one: each would take a place in the line, though only the last is answered.
   let clicked = -Infinity;
   document.addEventListener("click", (event) => {
+    if (event.target.closest?.("#stop")) clicked = -Infinity;
     if (!event.target.closest?.("#run")) return;
     if (event.timeStamp - clicked < 500) event.stopImmediatePropagation(); else clicked = event.timeStamp;
   }, true);

@@ -249,7 +249,8 @@ class Call:
         wanted = self.max_drafts if self.graphs else max(most)
         adaptive = self.settings.verify_length == "auto" and self.timed
         if adaptive:
-            probe = self.length.unknown(len(most), self.max_drafts) if self.length.drafts_now() else 0
+            drafts = self.length.worth(len(most)).drafts_now()
+            probe = self.length.unknown(len(most), self.max_drafts) if drafts else 0
             if probe is not None:
                 wanted, adaptive = min(wanted, probe), False
         if wanted == 0:

@@ -20,7 +20,9 @@ MEMORY = 0.99  # weight that is left of a bin's observations after the next
 RECENT = 9  # times of which the median counts
 PAUSES = (8, 16, 32, 64)  # plain rounds before drafting is tried again, longer after each failure
 MEASURED = 2  # times of a length that must be known; the very first, of allocations and first calls, does not count
-PATIENCE = 3  # rounds in a row in which drafting does not pay before it pauses: fewer are accidents
+TRIAL = 4  # rounds of drafting before it is judged, again after each pause
+FADE = 0.97  # weight that is left of a round's gain after the next
+CREDIT = 1.0  # gain that drafting begins with: single rounds say little
 
 
 class Calibration:
@@ -121,43 +123,78 @@ class Round:
         return self.tokens / self.seconds
 
 
-class VerifyLength:
-    """Chooses, round by round. What it learns outlives a call: the next one with the same models begins with it."""
+@dataclass
+class Worth:
+    """Whether drafting pays at all: what rounds gained of late over as long a stretch of plain ones.
 
-    def __init__(self) -> None:
-        self.calibration = Calibration()
-        self.costs: dict[int, Costs] = {}
-        self.pause = self.failures = 0
-        self.trying = False
+    Attributes:
+        gain: tokens a row, summed over rounds that fade; weight: their number. rounds: since the last pause. pause: plain rounds to come.
+        failures: pauses since it paid. trying: whether the next round begins a trial.
 
-    def at(self, rows: int) -> Costs:
-        """The costs at about this many rows; 5, 6, 7 and 8 rows share theirs."""
-        return self.costs.setdefault(1 << (rows - 1).bit_length(), Costs())
+    Worked example: a round gives 1.8 tokens in 30 ms, plain rounds 30 / 20 = 1.5: its gain is 0.3.
+    """
 
-    def unknown(self, rows: int, most: int) -> int | None:
-        """Drafts of a round that is needed to know what things cost: all, none, half of `most`; None: it is known.
+    gain: float = CREDIT
+    weight: float = 0.0
+    rounds: int = 0
+    pause: int = 0
+    failures: int = 0
+    trying: bool = False
 
-        After a pause it is half of them once more, so that old news is not believed for ever.
-        """
-        costs = self.at(rows)
-        wanted = next((n for n in (most, 0, most // 2) if not costs.knows(n + 1)), None)
-        if wanted is None and self.trying:
-            self.trying, wanted = False, most // 2
-        return wanted
+    def judge(self, gain: float) -> None:
+        """After a round of drafting."""
+        self.gain, self.weight, self.rounds = FADE * self.gain + gain, FADE * self.weight + 1, self.rounds + 1
+        if self.rounds < TRIAL:
+            return
+        if self.gain >= 0:
+            self.failures = 0
+            return
+        self.pause = PAUSES[min(self.failures, len(PAUSES) - 1)]
+        self.failures, self.rounds = self.failures + 1, 0
+        # the next trial counts as much as all before
+        self.gain, self.weight = self.gain * min(1.0, TRIAL / self.weight), min(self.weight, TRIAL)
 
     def drafts_now(self) -> bool:
-        """Whether this round drafts at all; after rounds that did not pay it does not, for a while."""
+        """Whether this round drafts; in a pause it does not."""
         if self.pause == 0:
             return True
         self.pause -= 1
         self.trying = self.pause == 0
         return False
 
+
+class VerifyLength:
+    """Chooses, round by round. What it learns outlives a call: the next one with the same models begins with it."""
+
+    def __init__(self) -> None:
+        self.calibration = Calibration()
+        self.costs: dict[int, Costs] = {}
+        self.worths: dict[int, Worth] = {}
+
+    def at(self, rows: int) -> Costs:
+        """The costs at about this many rows; 5, 6, 7 and 8 rows share theirs."""
+        return self.costs.setdefault(_about(rows), Costs())
+
+    def worth(self, rows: int) -> Worth:
+        """What drafting was worth at about this many rows."""
+        return self.worths.setdefault(_about(rows), Worth())
+
+    def unknown(self, rows: int, most: int) -> int | None:
+        """Drafts of a round that is needed to know what things cost: all, none, half of `most`; None: it is known.
+
+        After a pause it is half of them once more, so that old news is not believed for ever.
+        """
+        costs, worth = self.at(rows), self.worth(rows)
+        wanted = next((n for n in (most, 0, most // 2) if not costs.knows(n + 1)), None)
+        if wanted is None and worth.trying:
+            worth.trying, wanted = False, most // 2
+        return wanted
+
     def judge(self, done: Round, rows: int) -> None:
-        """After a round's decision: was even the best of it slower than not to draft?"""
-        if done.rate >= rows / self.at(rows).of_verify(1):
-            self.failures = 0
-            return
-        self.failures += 1
-        if self.failures >= PATIENCE:
-            self.pause = PAUSES[min(self.failures - PATIENCE, len(PAUSES) - 1)]
+        """After a round's decision: what it is expected to gain."""
+        plain = self.at(rows).of_verify(1)
+        self.worth(rows).judge(done.tokens / rows - done.seconds / plain)
+
+
+def _about(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()

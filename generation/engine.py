@@ -169,10 +169,10 @@ class Call:
         static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
         compiled, window = self.settings.compile, self.settings.draft_window
         device = rows.input_ids.device
-        self.graphs = self._graphs(engine.target.device) if self.settings.graphs else None
+        self.graphs = self._graphs(engine.target, engine.draft) if self.settings.graphs else None
         packs = self.settings.pack and not compiled  # the compiler packs by itself
         target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
-        self.target = RowTarget(target, layers, count, static, chunk, compiled, device, self.graphs)
+        self.target = RowTarget(target, layers, count, rows.max_length, static, chunk, compiled, device, self.graphs)
         run = compile_forward(draft) if compiled else None
         self.draft = RowDraft(draft, target, count, device, window, run, self.graphs)
         self.plan = plan_for(processing.processors, self.draft.embedding, self.samples)
@@ -180,10 +180,14 @@ class Call:
         self.timed = self.target.device.type == "cpu" and self.graphs is None
 
     @staticmethod
-    def _graphs(device: torch.device) -> Graphs | None:
-        record = recorder(device)
+    def _graphs(*models) -> Graphs | None:
+        devices = {tensor.device for model in models for tensor in model.parameters()}
+        record = (
+            recorder(models[0].device) if len(devices) == 1 else None
+        )  # of another device nothing would be recorded
         if record is None:
-            logger.warning("graphs=True is for CUDA devices; on %s the call goes on without.", device)
+            named = ", ".join(sorted(map(str, devices)))
+            logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
         return record and Graphs(record)
 
     def run(self) -> None:

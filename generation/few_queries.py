@@ -50,7 +50,7 @@ def _for_groups(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     made = mask.__dict__.setdefault("_for_groups", {})
     if (groups, dtype) not in made:
         repeated = mask.repeat(1, 1, groups, 1)
-        made[groups, dtype] = torch.zeros(repeated.shape, dtype=dtype).masked_fill_(~repeated, -torch.inf)
+        made[groups, dtype] = repeated.new_zeros(repeated.shape, dtype=dtype).masked_fill_(~repeated, -torch.inf)
     return made[groups, dtype]
 
 

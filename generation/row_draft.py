@@ -87,7 +87,7 @@ class RowDraft:
         def head(hidden: Tensor, base: Tensor, anchors: Tensor):
             return self.draft.rollout(hidden, base, anchors, self.embed, pick, pool)
 
-        return self.graphs(("head", pool), head, hidden=hidden, base=base, anchors=anchors)
+        return self.graphs("head", head, pool, hidden=hidden, base=base, anchors=anchors)
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.embedding(ids.to(self.home)).to(self.device, self.own_dtype)
@@ -123,8 +123,9 @@ class RowDraft:
 
         if self.graphs is None or mask is None:
             return work(block, features, positions, mask)
-        key, slots = ("block", count, self.cache.visible, self.cache.capacity), self.cache.slots
-        return self.graphs(key, work, block=block, features=features, positions=positions, mask=mask, slots=slots)
+        state, slots = (count, self.cache.visible, self.cache.capacity), self.cache.slots
+        inputs = {"block": block, "features": features, "positions": positions, "mask": mask, "slots": slots}
+        return self.graphs("block", work, *state, **inputs)
 
     def _keep_context(self, counts: list[int]) -> None:
         self.cache.lengths = [a + b for a, b in zip(self.cache.lengths, counts, strict=True)]

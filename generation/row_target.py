@@ -14,7 +14,8 @@ class RowTarget:
     """A target and its cache for one batch.
 
     Args:
-        target: the model. layer_ids: whose outputs are the drafter's features. rows: R. capacity: see `RowCache`.
+        target: the model. layer_ids: whose outputs are the drafter's features. rows: R. longest: tokens of a text at most.
+        capacity: see `RowCache`.
         chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`. device: of the token ids.
         graphs: which record verifications and replay them; None: each is run.
     """
@@ -24,13 +25,14 @@ class RowTarget:
         target,
         layer_ids: list[int],
         rows: int,
+        longest: int,
         capacity: int | None,
         chunk: int,
         compiled: bool,
         device: torch.device,
         graphs: Graphs | None = None,
     ):
-        self.target, self.layer_ids, self.chunk = target, layer_ids, chunk
+        self.target, self.layer_ids, self.longest, self.chunk = target, layer_ids, longest, chunk
         self.config = target.config.get_text_config()
         self.entries = feature_entries(layer_ids)
         self.graphs, fixed, bucket = graphs, compiled or graphs is not None, BUCKET if graphs else 1
@@ -84,8 +86,8 @@ class RowTarget:
             return self._forward(self.run, ids, positions, masks.get("mask", masks))
 
         named = masks if isinstance(masks, dict) else {"mask": masks}
-        key = "verify", self.cache.visible, self.cache.capacity
-        return self.graphs(key, work, ids=tokens, positions=positions, slots=self.cache.slots, **named)
+        state = self.cache.visible, self.cache.capacity
+        return self.graphs("verify", work, *state, ids=tokens, positions=positions, slots=self.cache.slots, **named)
 
     def _place(self, tokens: int):
         """Say where the next tokens go; returns their positions [R, tokens] and masks."""
@@ -107,11 +109,13 @@ class RowTarget:
         return out.logits, torch.cat([state.to(states[0].device) for state in states], dim=-1)
 
     def _positions(self, tokens: int) -> Tensor:
-        """[R, tokens]."""
+        """[R, tokens]. Drafts that a row has no room for, and which do not count, stay at its last: a table of positions may end there."""
         lengths = self.cache.lengths
         if isinstance(self.cache.slots, slice):  # rows alike
-            return torch.arange(lengths[0], lengths[0] + tokens, device=self.device).expand(len(lengths), -1)
-        return torch.tensor(lengths, device=self.device)[:, None] + torch.arange(tokens, device=self.device)
+            positions = torch.arange(lengths[0], lengths[0] + tokens, device=self.device).expand(len(lengths), -1)
+        else:
+            positions = torch.tensor(lengths, device=self.device)[:, None] + torch.arange(tokens, device=self.device)
+        return positions if max(lengths) + tokens <= self.longest else positions.clamp(max=self.longest - 1)
 
     def _masks(self, positions: Tensor):
         """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""

@@ -36,6 +36,15 @@ def test_equals_transformers(n, rows, groups, shared):
     assert torch.equal(again, ours)
 
 
+def test_layers_may_lie_on_another_device():
+    """As where a target's first layers are on the CPU and the rest is not: hooks move the mask to them."""
+    query, key, value = (torch.empty(1, heads, n, 8, device="meta") for heads, n in [(6, 3), (2, 50), (2, 50)])
+    mask = torch.ones(1, 1, 3, 50, dtype=torch.bool, device="meta")
+    out, _ = few_queries(Attention(3), query, key, value, mask)
+    assert out.device.type == "meta"
+    assert out.shape == (1, 3, 6, 8)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_view_of_every_family(family):

@@ -30,3 +30,27 @@ def test_graphs_say_the_same(rows, caplog):
         ours = generate(target, draft, ids, max_new_tokens=600, do_sample=False, eos_token_id=None, graphs=True)
     assert not caplog.records
     assert torch.equal(ours, target.generate(ids, max_new_tokens=600, do_sample=False, eos_token_id=None))
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_a_recording_that_fails_leaves_no_trace(do_sample, caplog):
+    """A target that waits for the device within its forward goes on unrecorded, on the stream it was on."""
+    target, draft, stream = make_target().cuda(), make_draft().cuda(), torch.cuda.current_stream()
+    ids, options = PROMPT.cuda(), {"max_new_tokens": 60, "eos_token_id": None, "do_sample": do_sample}
+    target.model.register_forward_pre_hook(lambda module, args: torch.ones(1, device="cuda").item() and None)
+    with caplog.at_level(logging.WARNING):
+        ours = generate(target, draft, ids, graphs=True, **options)
+    assert "goes on without CUDA graphs" in caplog.text
+    assert torch.cuda.current_stream() == stream
+    assert do_sample or torch.equal(ours, target.generate(ids, **options))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_graphs_on_a_device_that_is_not_the_current_one(caplog):
+    for device in ("cuda:0", "cuda:1"):
+        target, draft, ids = make_target().to(device), make_draft().to(device), PROMPT.to(device)
+        options = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None}
+        with caplog.at_level(logging.WARNING):
+            ours = generate(target, draft, ids, graphs=True, **options)
+        assert torch.equal(ours, target.generate(ids, **options))
+    assert not caplog.records

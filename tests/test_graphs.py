@@ -1,7 +1,9 @@
 """Recorded forwards: what is replayed equals what is run, on a recorder that behaves as CUDA's does (tests/replay.py)."""
 
+import gc
 import itertools
 import logging
+import weakref
 
 import pytest
 import replay
@@ -84,6 +86,50 @@ def test_most_rounds_are_replayed(target, draft, recorded):
     rounds = draft.statistics.rounds
     assert recorded["recorded"] <= 2 * 4
     assert recorded["replayed"] >= 2 * (rounds - 4 - 1)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", ["gpt2", "opt", "gptj"])
+def test_a_text_as_long_as_the_table_of_positions(family, rows, graphs):
+    """Rows that are ahead are asked about drafts they have no room for; the table has no entries for those."""
+    tables = {
+        "gpt2": {"n_positions": 40},
+        "opt": {"word_embed_proj_dim": 32},
+        "gptj": {"n_positions": 40, "rotary_dim": 4},
+    }
+    own = (
+        {"max_position_embeddings": 40, "n_inner": 64} if family == "opt" else {"n_embd": 32, "n_layer": 4, "n_head": 4}
+    )
+    target, draft = make_target(family, **own, **tables[family]), make_draft()
+    ids, mask = ragged(rows, 0)
+    options = {"attention_mask": mask, "max_length": 40, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    ours = generate(target, draft, ids, verify_length=4, graphs=graphs, **options)
+    assert torch.equal(ours, target.generate(ids, **options))
+
+
+def test_one_recording_of_a_work_is_kept():
+    """Each holds memory of its own on a GPU, and the visible slots only grow."""
+    graphs, held = Graphs(replay.record), []
+    for visible in (16, 32, 48):
+        for _ in range(3):
+            assert graphs("verify", lambda x: (x + 1,), visible, x=torch.tensor([visible]))[0].item() == visible + 1
+        held.append(weakref.ref(graphs.recorded["verify"][2].__self__))
+    gc.collect()
+    assert [one() is None for one in held] == [True, True, False]
+
+
+def test_models_on_several_devices_are_not_recorded(draft, recorded, caplog):
+    """What runs on another device than the recorder's would not be replayed."""
+    target, ids = make_target(), torch.arange(3, 12)[None]
+    options = {"max_new_tokens": 20, "do_sample": False}
+    plain = target.generate(ids, **options)
+    target.model.register_parameter("elsewhere", torch.nn.Parameter(torch.empty(1, dtype=target.dtype, device="meta")))
+    recorded.update(recorded=0, replayed=0)
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(generate(target, draft, ids, graphs=True, **options), plain)
+    assert "on cpu, meta the call goes on without" in caplog.text
+    assert recorded["recorded"] == 0
 
 
 def test_drafts_are_the_same_with_the_head_in_one_launch(recorded):
@@ -197,5 +243,5 @@ def test_without_a_gpu_it_says_so(target, draft, monkeypatch, caplog):
     ids = torch.arange(3, 12)[None]
     with caplog.at_level(logging.WARNING):
         ours = generate(target, draft, ids, max_new_tokens=8, do_sample=False, graphs=True)
-    assert "for CUDA devices; on cpu" in caplog.text
+    assert "for models on one CUDA device; on cpu" in caplog.text
     assert torch.equal(ours, target.generate(ids, max_new_tokens=8, do_sample=False))

@@ -66,6 +66,9 @@ def loops(draft: DominoModel, device: torch.device) -> dict[str, dict[str, Any]]
 def seconds_of_a_round(target: Any, draft: DominoModel, prompt: Tensor, accepted: int, how: dict[str, Any]) -> float:
     """The difference of a long and a short call, by the difference of their rounds.
 
+    With graphs, what only the long call reaches of the steps of visible slots is recorded within the difference: the default context
+    reaches none but in its last round.
+
     Raises:
         `RuntimeError`: a round kept another number of drafts than it was forced to.
     """

@@ -253,8 +253,8 @@ class Call:
         wanted = self.max_drafts if self.graphs else max(most)
         adaptive = self.settings.verify_length == "auto" and self.timed
         if adaptive:
-            drafts = self.length.worth(len(most)).drafts_now()
-            probe = self.length.unknown(len(most), self.max_drafts) if drafts else 0
+            drafting = self.length.worth(len(most)).drafts_now()
+            probe = self.length.unknown(len(most), self.max_drafts) if drafting else 0
             if probe is not None:
                 wanted, adaptive = min(wanted, probe), False
         if wanted == 0:

@@ -20,6 +20,7 @@ MEMORY = 0.99  # weight that is left of a bin's observations after the next
 RECENT = 9  # times of which the median counts
 PAUSES = (8, 16, 32, 64)  # plain rounds before drafting is tried again, longer after each failure
 MEASURED = 2  # times of a length that must be known; the very first, of allocations and first calls, does not count
+STALE = 64  # rounds after which the time of a length is measured anew
 TRIAL = 4  # rounds of drafting before it is judged, again after each pause
 FADE = 0.97  # weight that is left of a round's gain after the next
 CREDIT = 1.0  # gain that drafting begins with: single rounds say little
@@ -63,15 +64,25 @@ class Costs:
     block: deque = field(default_factory=lambda: deque(maxlen=RECENT))
     step: deque = field(default_factory=lambda: deque(maxlen=RECENT))
     verify: dict[int, deque] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)  # round in which each length was seen last
+    rounds: int = 0
 
     def saw_verify(self, tokens: int, seconds: float) -> None:
-        if tokens in self.verify:
-            self.verify[tokens].append(seconds)
-        else:
+        if tokens not in self.verify:
             self.verify[tokens] = deque(maxlen=RECENT)
+        else:
+            if self._stale(tokens):
+                self.verify[tokens].clear()
+            self.verify[tokens].append(seconds)
+        self.rounds += 1
+        self.last[tokens] = self.rounds
 
     def knows(self, tokens: int) -> bool:
-        return len(self.verify.get(tokens, ())) >= MEASURED
+        """Measured often enough and lately: a length that once looked slow would never be tried again."""
+        return len(self.verify.get(tokens, ())) >= MEASURED and not self._stale(tokens)
+
+    def _stale(self, tokens: int) -> bool:
+        return self.rounds - self.last[tokens] >= STALE
 
     def of_draft(self, drafts: int) -> float:
         return (median_low(self.block) if self.block else 0.0) + drafts * (median_low(self.step) if self.step else 0.0)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from domino.generation.verify_length import PAUSES, TRIAL, Calibration, Costs, Round, VerifyLength, Worth
+from domino.generation.verify_length import PAUSES, STALE, TRIAL, Calibration, Costs, Round, VerifyLength, Worth
 
 
 def costs(block, step, verify):
@@ -75,6 +75,23 @@ def test_lengths_are_measured_before_they_are_judged():
         length.at(4).saw_verify(drafts + 1, 1.0)  # 3 and 4 rows share their costs
     assert asked == [8] * 3 + [0] * 3 + [4] * 3
     assert length.unknown(5, 8) == 8
+
+
+def test_a_length_that_once_looked_slow_is_measured_again():
+    length = VerifyLength()
+    for tokens, seconds in ((1, 17.0), (5, 19.0), (9, 90.0)):
+        see(length, 1, tokens, seconds)
+    for _ in range(STALE - 3):  # the last of the others was three rounds later
+        assert length.unknown(1, 8) in (None, 0)
+        length.at(1).saw_verify(5, 19.0)
+        length.at(1).saw_verify(1, 17.0) if length.unknown(1, 8) == 0 else None
+    while length.unknown(1, 8) != 8:
+        length.at(1).saw_verify(5, 19.0)
+    for _ in range(2):
+        assert length.unknown(1, 8) == 8
+        length.at(1).saw_verify(9, 21.0)
+    assert length.at(1).of_verify(9) == 21.0
+    assert length.unknown(1, 8) != 8
 
 
 def test_drafting_that_does_not_pay_pauses_longer_and_longer():

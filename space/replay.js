@@ -77,12 +77,12 @@
     if (region) region.setAttribute("aria-live", "polite"); else setTimeout(announce, 200);
   };
   announce();
-  // A double click is one: each would take a place in the line, though only the last is answered.
+  // A burst of clicks is one: each would take a place in the line, though only the last is answered.
   let clicked = -Infinity;
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("#stop")) clicked = -Infinity;
     if (!event.target.closest?.("#run")) return;
-    if (event.timeStamp - clicked < 500) event.stopImmediatePropagation(); else clicked = event.timeStamp;
+    if (event.timeStamp - clicked < 60) event.stopImmediatePropagation();
+    clicked = event.timeStamp;
   }, true);
 
   window.domino = { replay, skip };

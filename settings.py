@@ -6,6 +6,9 @@ import difflib
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+Dtype = Literal["bfloat16", "float32", "float16"]  # that models may be loaded in
+DTYPES = get_args(Dtype)
+
 
 def mapping(values: Any, name: str) -> dict[str, Any]:
     """The values. Raises `ValueError`: they are no mapping."""

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import fields
 from pathlib import Path
 
+from ..settings import DTYPES
 from .methods import METHODS
 from .settings import EvalSettings, load
 from .tasks import TASKS
@@ -36,7 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="of sampling")
     add("--shuffle", type=int, metavar="SEED", help="draw the questions as the protocol does (with 0)")
     add("--data", metavar="FOLDER", help="with <task>.jsonl files that go before the packaged ones")
-    add("--dtype", choices=["bfloat16", "float32", "float16"])
+    add("--dtype", choices=DTYPES)
     add("--execute-code", action=BooleanOptionalAction, help="run the target's programs to score HumanEval and MBPP")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from ..settings import build, mapping, require
+from ..settings import Dtype, build, mapping, require
 from .methods import METHODS, PLAIN
 from .tasks import nearest
 
@@ -59,7 +59,7 @@ class EvalSettings:
     seed: int = 0
     shuffle: int | None = None
     data: str | None = None
-    dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    dtype: Dtype = "bfloat16"
     execute_code: bool = False
 
     def __post_init__(self):

@@ -101,7 +101,9 @@ class RowDraft:
             empty = torch.empty(0, self.draft.fc.in_features, dtype=self.own_dtype, device=self.device)
             rows = [torch.cat([empty, *(f[r, : n[r]] for f, n in waiting)]) for r in range(len(self.cache.lengths))]
             features, counts = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), [len(row) for row in rows]
-        return torch.nn.functional.pad(features, (0, 0, 0, max(columns - features.shape[1], 0))), counts
+        if features.shape[1] < columns:
+            features = torch.nn.functional.pad(features, (0, 0, 0, columns - features.shape[1]))
+        return features, counts
 
     def _backbone(
         self, block: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None, count: int

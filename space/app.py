@@ -17,9 +17,10 @@ with contextlib.suppress(ImportError):
 
 import torch
 from domino.evaluation.settings import ModelSettings
+from domino.settings import DTYPES
 from domino.space.deploy import staged_pair
 from domino.space.page import build, look
-from domino.space.pairs import DTYPE, DTYPES, Shelf
+from domino.space.pairs import DTYPE, Shelf
 from domino.space.zero import ON_ZERO
 
 

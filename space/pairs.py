@@ -22,7 +22,6 @@ from .zero import ON_ZERO
 log = logging.getLogger(__name__)
 ANY_MODEL = "DOMINO_SPACE_ANY_MODEL"  # set to 1, visitors may type Hub ids
 DTYPE = "DOMINO_SPACE_DTYPE"
-DTYPES = ("bfloat16", "float32", "float16")
 METHODS_USED = ("plain", "engine", "dflash")
 # the throw-away question
 WARM_UP = "How many primes are there below 50?"

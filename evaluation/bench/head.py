@@ -6,7 +6,6 @@ one verification of the drafts and the bonus token. Random weights: nothing is d
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -27,9 +26,9 @@ from ..provenance import provenance
 from .ceilings import Ceilings, measure_ceilings, random_values
 from .counts import Work, gru_weights
 from .latency import Plan, Point, build_target, random_model, time_target
-from .options import BenchSettings, counts
+from .options import BenchSettings, counts, single_bench
 from .run import how, make_plan, whole
-from .shapes import TARGETS, drafter_config, target_config
+from .shapes import drafter_config, target_config
 from .timing import Timing, measure
 
 
@@ -159,19 +158,12 @@ def markdown(result: dict[str, Any]) -> str:
 
 def main() -> None:
     """The command."""
-    plain = BenchSettings()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--target", default="qwen3-8b", help=f"{', '.join(TARGETS)}, a config.json or its folder")
-    parser.add_argument("--drafter", help="folder, config.json or Hub id")
-    parser.add_argument("--dtype", default=plain.dtype, choices=["bfloat16", "float32", "float16"])
-    parser.add_argument("--context", type=int, default=1024, help="tokens in the target's cache")
+    parser = single_bench(__doc__, context="tokens in the target's cache", repeats=21, out="head.json")
     parser.add_argument("--batches", type=counts, default=[1, 8, 32], metavar="N,…")
     parser.add_argument(
         "--pools", type=counts, default=[0, EngineSettings().candidate_pool], metavar="N,…", help="0: all"
     )
     parser.add_argument("--drafts", type=int, metavar="N", help="of a block; by default the drafter's own")
-    parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--out", default="head.json")
     args = parser.parse_args()
     config = shape(args.drafter, args.target, args.drafts)
     settings = BenchSettings(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields
-from typing import Literal
 
-from ...settings import build, require
+from ...settings import DTYPES, Dtype, build, require
 from .shapes import TARGETS
 
 ABOUT = (
@@ -30,7 +29,7 @@ class BenchSettings:
 
     target: str = "smollm2-135m"
     drafter: str | None = None
-    dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    dtype: Dtype = "bfloat16"
     contexts: list[int] = field(default_factory=lambda: [512, 2048])
     batches: list[int] = field(default_factory=lambda: [1, 4])
     verify: list[int] = field(default_factory=lambda: [2, 4, 8, 16])
@@ -58,7 +57,7 @@ def add_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", help=f"{', '.join(TARGETS)}, a config.json, its folder, or a Hub id")
     add("--drafter", help="folder, config.json or Hub id (default: the shipped one, else the published shape)")
-    add("--dtype", choices=["bfloat16", "float32", "float16"])
+    add("--dtype", choices=DTYPES)
     add("--contexts", type=counts, metavar="N,…", help="tokens in the target's cache")
     add("--batches", type=counts, metavar="N,…", help="sequences at a time")
     add("--verify", type=counts, metavar="N,…", help="tokens of a verification; 1 and drafts + 1 are always timed")
@@ -69,6 +68,19 @@ def add_options(parser: ArgumentParser) -> None:
     add("--repeats", type=int, metavar="N", help="timed runs of each point")
     add("--out", metavar="FILE.json", help="results; the Markdown goes beside them")
     parser.set_defaults(**{f.name: getattr(plain, f.name) for f in fields(BenchSettings)})
+
+
+def single_bench(about: str | None, *, context: str, repeats: int, out: str) -> ArgumentParser:
+    """A parser with what the benches of one context share; `context` is the help of that, `repeats` and `out` are defaults."""
+    parser = ArgumentParser(description=about, formatter_class=ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--target", default="qwen3-8b", help=f"{', '.join(TARGETS)}, a config.json or its folder")
+    add("--drafter", help="folder, config.json or Hub id")
+    add("--dtype", default=BenchSettings().dtype, choices=DTYPES)
+    add("--context", type=int, default=1024, help=context)
+    add("--repeats", type=int, default=repeats)
+    add("--out", default=out)
+    return parser
 
 
 def settings(args: Namespace) -> BenchSettings:

@@ -6,7 +6,6 @@ assisted loop, the engine and, on a GPU, the engine with CUDA graphs run in turn
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ from . import counts
 from .ceilings import Ceilings, measure_ceilings
 from .head import rollout_work
 from .latency import build_target, random_model
-from .options import BenchSettings
-from .shapes import TARGETS, drafter_config, target_config
+from .options import BenchSettings, single_bench
+from .shapes import drafter_config, target_config
 from .timing import WARM_UP, Timing
 
 FEW, MANY = 8, 40  # rounds of two calls; what both do besides, as reading the prompt, is in neither's difference
@@ -159,15 +158,8 @@ def markdown(result: dict[str, Any]) -> str:
 
 def main() -> None:
     """The command."""
-    plain = BenchSettings()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--target", default="qwen3-8b", help=f"{', '.join(TARGETS)}, a config.json or its folder")
-    parser.add_argument("--drafter", help="folder, config.json or Hub id")
-    parser.add_argument("--dtype", default=plain.dtype, choices=["bfloat16", "float32", "float16"])
-    parser.add_argument("--context", type=int, default=1024, help="tokens of the prompt")
+    parser = single_bench(__doc__, context="tokens of the prompt", repeats=7, out="rounds.json")
     parser.add_argument("--accepted", type=int, default=5, help="drafts that every round keeps")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", default="rounds.json")
     args = parser.parse_args()
     settings = BenchSettings(
         target=args.target,

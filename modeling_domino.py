@@ -2,26 +2,24 @@
 
 Remote-code manifest (transformers' loader scans these lines for files to fetch; they are paths, not statements):
 
-    from .generation/accept import *
+    from .acceleration/few_queries import *
+    from .acceleration/graphs import *
+    from .acceleration/packed_weights import *
+    from .acceleration/view import *
+    from .custom_generate/generate import *
+    from .drafting/chain import *
+    from .drafting/domino import *
+    from .drafting/fused_chain import *
+    from .drafting/head import *
+    from .generation/budget import *
     from .generation/candidate_generator import *
     from .generation/checks import *
     from .generation/dispatch import *
+    from .generation/drafter_model import *
     from .generation/engine import *
-    from .generation/features import *
-    from .generation/few_queries import *
-    from .generation/fused_rollout import *
-    from .generation/graphs import *
-    from .generation/packed import *
     from .generation/processing import *
-    from .generation/rollout import *
-    from .generation/row_cache import *
-    from .generation/row_draft import *
-    from .generation/row_target import *
-    from .generation/rows import *
+    from .generation/sequences import *
     from .generation/statistics import *
-    from .generation/verify_length import *
-    from .generation/view import *
-    from .custom_generate/generate import *
     from .kernels/accept import *
     from .kernels/common import *
     from .kernels/greedy_step import *
@@ -32,18 +30,17 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .kernels/rollout import *
     from .kernels/sample_step import *
     from .kernels/seam import *
+    from .verification/accept import *
+    from .verification/cache import *
+    from .verification/features import *
+    from .verification/target import *
 """
 
-import shutil
-import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
-from transformers.dynamic_module_utils import get_relative_import_files
+from transformers import Cache, DynamicCache
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -57,18 +54,9 @@ from transformers.models.qwen3.modeling_qwen3 import (
 from .configuration_domino import DominoConfig
 
 # The space after the dots keeps the loader's regular expression from taking these for flat files.
-from . generation.candidate_generator import DominoCandidateGenerator, DraftContext  # fmt: skip  # isort: skip
-from . generation.dispatch import assisted_decoding, install  # fmt: skip  # isort: skip
-from . generation.engine import Engine, EngineSettings  # fmt: skip  # isort: skip
-from . generation.rollout import rollout  # fmt: skip  # isort: skip
-from . generation.statistics import DraftStatistics  # fmt: skip  # isort: skip
-
-# Other names the same tensors go by in published checkpoints.
-WEIGHT_ALIASES = {
-    r"^model\.": "",
-    r"^(?:model\.)?encoder\.fc\.": "fc.",
-    r"^(?:model\.)?encoder\.output_norm_enc\.": "hidden_norm.",
-}
+from . drafting.chain import rollout  # fmt: skip  # isort: skip
+from . generation.dispatch import install  # fmt: skip  # isort: skip
+from . generation.drafter_model import DrafterModel  # fmt: skip  # isort: skip
 
 
 class DominoRMSNorm(nn.Module):
@@ -158,7 +146,7 @@ class DominoDecoderLayer(nn.Module):
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
-class DominoModel(PreTrainedModel):
+class DominoModel(DrafterModel):
     """Drafter for a frozen target: backbone, context projection and causal head.
 
     `forward` is the backbone alone and meets transformers' own dflash contract, so the same weights run head-off with
@@ -169,7 +157,6 @@ class DominoModel(PreTrainedModel):
     config_class = DominoConfig
     base_model_prefix = "domino"
     main_input_name = "noise_embeds"
-    generator_class = DominoCandidateGenerator
     _no_split_modules = ["DominoDecoderLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -190,9 +177,6 @@ class DominoModel(PreTrainedModel):
             nn.SiLU(),
             nn.Linear(config.emb_dim, config.vocab_size, bias=False),
         )
-        self.statistics = DraftStatistics()
-        self.row_statistics: list[DraftStatistics] = []
-        self._context_key = f"domino_context_{uuid.uuid4().hex}"
         self.post_init()
 
     def forward(
@@ -260,133 +244,8 @@ class DominoModel(PreTrainedModel):
     def rollout(
         self, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed: Callable, pick: Callable, pool: int = 0
     ):
-        """The head walks the block: see `generation/rollout.py`."""
+        """The head walks the block: see `drafting/chain.py`."""
         return rollout(self, hidden, base_logits, anchor_ids, embed, pick, pool)
-
-    def make_candidate_generator(
-        self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
-    ) -> DominoCandidateGenerator:
-        """The generator for one call of `target.generate`; found by this name (see `generation/dispatch.py`).
-
-        The draft context rides on the target's cache, so a cache continued over turns, or copied, keeps it as long as the
-        text it was drafted for is how this call's text begins. Positions are explicit, so a context with a gap is legitimate.
-        """
-        cache = model_kwargs["past_key_values"]
-        context = getattr(cache, self._context_key, None)
-        seen = context.verified_ids if context is not None else None
-        if seen is None or not torch.equal(seen, input_ids[:, : seen.shape[1]]):
-            context = DraftContext(config=self.config)
-        setattr(cache, self._context_key, context)
-        self.statistics = DraftStatistics()
-        return self.generator_class(
-            self, target, generation_config, logits_processor, stopping_criteria, context, self.statistics
-        )
-
-    def decode(
-        self, model, input_ids, logits_processor, stopping_criteria, generation_config, drafter_streamer=None, **kwargs
-    ):
-        """A `custom_generate` loop, for those who want nothing of transformers wrapped (`generation/dispatch.py`):
-
-            target.generate(**inputs, custom_generate=draft.decode)
-
-        transformers hands a custom loop neither `streamer` nor `tokenizer`: pass `drafter_streamer` instead of the first;
-        `stop_strings` need the second and so `assistant_model`.
-        """
-        return assisted_decoding(
-            model,
-            self,
-            input_ids,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=generation_config,
-            streamer=drafter_streamer,
-            **kwargs,
-        )
-
-    def decode_rows(
-        self,
-        model,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        drafter_streamer=None,
-        on_tokens=None,
-        accept=None,
-        verify_length=None,
-        draft_window=None,
-        prefill_chunk=None,
-        compile=None,
-        graphs=None,
-        candidate_pool=None,
-        pack=None,
-        **kwargs,
-    ):
-        """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
-
-            target.generate(**batch, custom_generate=draft.decode_rows)
-
-        `accept`, `verify_length`, `draft_window`, `prefill_chunk`, `compile`, `graphs`, `candidate_pool` and `pack` are the
-        fields of `EngineSettings`.
-        """
-        given = {
-            "accept": accept,
-            "verify_length": verify_length,
-            "draft_window": draft_window,
-            "prefill_chunk": prefill_chunk,
-            "compile": compile,
-            "graphs": graphs,
-            "candidate_pool": candidate_pool,
-            "pack": pack,
-        }
-        settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
-        return Engine(model, self, settings).decode(
-            input_ids,
-            logits_processor,
-            stopping_criteria,
-            generation_config,
-            streamer=drafter_streamer,
-            on_tokens=on_tokens,
-            **kwargs,
-        )
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
-        """Load a drafter in our layout or in the published one.
-
-        Raises:
-            `ValueError`: a tensor is absent, unknown or of another shape (all are listed), or the file is damaged.
-        """
-        kwargs.setdefault("key_mapping", WEIGHT_ALIASES)
-        kwargs["ignore_mismatched_sizes"] = True  # so that they are reported below, by name
-        try:
-            model, info = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
-        except SafetensorError as error:
-            raise ValueError(
-                f"The weights in {str(pretrained_model_name_or_path)!r} are damaged or truncated ({error}): fetch them again."
-            ) from error
-        absent, unknown = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
-        misshapen = sorted(key for key, *_ in info["mismatched_keys"])
-        if absent or unknown or misshapen:
-            raise ValueError(
-                f"The weights in {str(pretrained_model_name_or_path)!r} are not those of this Domino drafter. "
-                f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}. Of another shape: {misshapen or 'none'}."
-            )
-        return (model, info) if output_loading_info else model
-
-    def save_pretrained(self, save_directory, *args, **kwargs):
-        """As transformers, and the nested code files are put where the imports look for them."""
-        super().save_pretrained(save_directory, *args, **kwargs)
-        here, out = Path(__file__).resolve().parent, Path(save_directory)
-        for source in map(Path, get_relative_import_files(str(here / "modeling_domino.py"))):
-            relative = source.relative_to(here)
-            if len(relative.parts) == 1:
-                continue
-            (out / relative.name).unlink(missing_ok=True)  # transformers copied it flat
-            (out / relative.parent).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, out / relative)
 
 
 DominoConfig.register_for_auto_class()

@@ -1,1 +1,1 @@
-"""Drafting for generate(): the candidate generator and what connects it to transformers."""
+"""The decode loops: the engine, transformers' assisted loop, and what connects them to `generate`."""

@@ -8,8 +8,8 @@ from transformers import DynamicCache
 from transformers.generation import CandidateGenerator, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
-from . fused_rollout import plan_for  # fmt: skip  # isort: skip
-from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
+from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
+from .. verification.features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 

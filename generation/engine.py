@@ -16,17 +16,17 @@ from torch import Tensor
 from transformers import StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
-from . accept import RULES, greedy, likeliest  # fmt: skip  # isort: skip
+from .. verification.accept import RULES, greedy, likeliest  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
-from . fused_rollout import plan_for  # fmt: skip  # isort: skip
-from . graphs import Graphs, recorder  # fmt: skip  # isort: skip
+from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
+from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
-from . row_draft import RowDraft  # fmt: skip  # isort: skip
-from . row_target import RowTarget, compile_forward  # fmt: skip  # isort: skip
-from . rows import Rows  # fmt: skip  # isort: skip
+from .. drafting.domino import RowDraft  # fmt: skip  # isort: skip
+from .. verification.target import RowTarget, compile_forward  # fmt: skip  # isort: skip
+from . sequences import Rows  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
-from . verify_length import Round, VerifyLength  # fmt: skip  # isort: skip
-from . view import decoding_view  # fmt: skip  # isort: skip
+from . budget import Round, VerifyLength  # fmt: skip  # isort: skip
+from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
 
 
 logger = logging.getLogger(__name__)

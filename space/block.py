@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from ..evaluation.methods import Models
 from ..generation.engine import EngineSettings
-from ..generation.features import feature_entries, feature_states
+from ..verification.features import feature_entries, feature_states
 
 
 @dataclass(frozen=True)

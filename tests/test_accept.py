@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from domino.generation.accept import RULES, greedy, likeliest
+from domino.verification.accept import RULES, greedy, likeliest
 
 VOCAB, DRAFTS = 4, 3
 

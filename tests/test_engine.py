@@ -7,12 +7,12 @@ import pytest
 import torch
 from corpus import make_tokenizer
 from domino import generate
+from domino.drafting.domino import RowDraft
 from domino.generation import engine as module
 from domino.generation.candidate_generator import DraftContext
 from domino.generation.engine import EngineSettings
-from domino.generation.row_cache import Tail, causal_mask
-from domino.generation.row_draft import RowDraft
 from domino.modeling_domino import DominoModel
+from domino.verification.cache import Tail, causal_mask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import FAMILIES, VOCAB, make_draft, make_target

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 from domino import generate
-from domino.generation import accept
-from domino.generation.verify_length import Round
+from domino.generation.budget import Round
+from domino.verification import accept
 from tiny import make_draft, make_target
 from transformers.generation import LogitsProcessorList
 
@@ -135,7 +135,8 @@ class ByTheTop(Round):
 
 def test_lengths_chosen_by_what_is_known_before_the_draw(pair, monkeypatch):
     """One row at a time, so that every row has a length of its own."""
-    from domino.generation import engine, verify_length
+    from domino.generation import budget as verify_length
+    from domino.generation import engine
 
     monkeypatch.setattr(verify_length.VerifyLength, "unknown", lambda *args: None)
     monkeypatch.setattr(verify_length.VerifyLength, "judge", lambda *args: None)

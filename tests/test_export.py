@@ -67,7 +67,9 @@ def repository(tmp_path):
 def test_manifest_lists_every_nested_file():
     listed = {Path(f).relative_to(ROOT) for f in get_relative_import_files(str(ROOT / "modeling_domino.py"))}
     nested = {
-        p.relative_to(ROOT) for d in ("generation", "kernels", "custom_generate") for p in (ROOT / d).glob("*.py")
+        p.relative_to(ROOT)
+        for d in ("acceleration", "drafting", "verification", "generation", "kernels", "custom_generate")
+        for p in (ROOT / d).glob("*.py")
     }
     tools = {Path("kernels/aot.py")}  # run by a developer, imported by nobody
     wanted = {Path("configuration_domino.py")} | {p for p in nested if p.name != "__init__.py"} - tools
@@ -83,7 +85,7 @@ def test_exported_folder(repository):
     assert "base_model: org/tiny" in card
     assert "license: apache-2.0" in card
     names = {str(p.relative_to(repository)) for p in repository.rglob("*") if p.is_file()}
-    assert {"generation/rollout.py", "kernels/reference.py", "custom_generate/generate.py"} <= names
+    assert {"drafting/chain.py", "kernels/reference.py", "custom_generate/generate.py"} <= names
     assert "rollout.py" not in names  # transformers would have put it flat
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from domino import generate
-from domino.generation.few_queries import FEW, NAME, few_queries
-from domino.generation.view import decoding_view, regroups
+from domino.acceleration.few_queries import FEW, NAME, few_queries
+from domino.acceleration.view import decoding_view, regroups
 from tiny import FAMILIES, VOCAB, make_draft, make_target
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS

@@ -9,9 +9,9 @@ import pytest
 import replay
 import torch
 from domino import generate
+from domino.acceleration.graphs import Graphs
+from domino.drafting.fused_chain import Plan, fused_rollout
 from domino.generation import accept, engine
-from domino.generation.fused_rollout import Plan, fused_rollout
-from domino.generation.graphs import Graphs
 from domino.kernels import seam
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,8 +35,8 @@ def recorded():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "recorder", lambda device: record)
-        patch.setattr("domino.generation.row_target.BUCKET", 16)
-        patch.setattr("domino.generation.row_draft.BUCKET", 16)
+        patch.setattr("domino.verification.target.BUCKET", 16)
+        patch.setattr("domino.drafting.domino.BUCKET", 16)
         yield counts
 
 
@@ -237,7 +237,7 @@ def test_the_recorder_notices_memory_that_was_given_back():
 
 
 def test_without_a_gpu_it_says_so(target, draft, monkeypatch, caplog):
-    from domino.generation import graphs
+    from domino.acceleration import graphs
 
     monkeypatch.setattr(engine, "recorder", graphs.recorder)
     ids = torch.arange(3, 12)[None]

@@ -12,17 +12,21 @@ ALLOWED = {
     "configuration_domino": set(),
     "settings": set(),
     "kernels": set(),
-    "generation": {"kernels"},
-    "modeling_domino": {"configuration_domino", "generation"},
+    "acceleration": set(),
+    "drafting": {"kernels", "verification", "acceleration"},
+    "verification": {"acceleration"},
+    "generation": {"drafting", "verification", "acceleration"},
+    "modeling_domino": {"configuration_domino", "drafting", "generation"},
     "hub": {"configuration_domino", "modeling_domino"},
     "embedded": set(),
     "training": {"configuration_domino", "modeling_domino", "generation", "evaluation", "embedded", "settings"},
-    "training/losses": {"generation"},
+    "training/losses": {"drafting"},
     "evaluation": {"generation", "modeling_domino", "embedded", "settings"},
     "evaluation/accuracy": {"evaluation"},
     "evaluation/bench": {
         "configuration_domino",
         "modeling_domino",
+        "drafting",
         "generation",
         "kernels",
         "embedded",
@@ -30,7 +34,7 @@ ALLOWED = {
         "settings",
     },
     "evaluation/report": {"evaluation"},
-    "space": {"evaluation", "generation", "embedded"},
+    "space": {"evaluation", "generation", "drafting", "verification", "embedded"},
 }
 
 

@@ -242,7 +242,7 @@ def test_gather_pool(dtype):
 
 def test_accept():
     """Against the engine's rule too; counts from none to more than are drafted."""
-    from domino.generation.accept import greedy
+    from domino.verification.accept import greedy
 
     generator = torch.Generator().manual_seed(0)
     choices, drafts = (torch.randint(2, (64, n), generator=generator).to(DEVICE) for n in (6, 5))

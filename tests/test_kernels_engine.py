@@ -3,8 +3,8 @@
 import pytest
 import torch
 from domino import generate
-from domino.generation import fused_rollout
-from domino.generation.fused_rollout import Plan, plan_for, projections
+from domino.drafting import fused_chain as fused_rollout
+from domino.drafting.fused_chain import Plan, plan_for, projections
 from domino.kernels import seam
 from tiny import VOCAB, make_draft, make_target
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -24,7 +24,7 @@ def launches(monkeypatch):
         seen.append(args[-1])
         return one(*args)
 
-    monkeypatch.setattr("domino.generation.rollout.fused_rollout", spy)
+    monkeypatch.setattr("domino.drafting.chain.fused_rollout", spy)
     return seen
 
 

@@ -6,10 +6,10 @@ import weakref
 import pytest
 import torch
 from domino import generate
+from domino.acceleration import packed_weights as packed
+from domino.acceleration.packed_weights import PackedLinear, packed_weights
+from domino.acceleration.view import decoding_view
 from domino.evaluation.losslessness import first_gap
-from domino.generation import packed
-from domino.generation.packed import PackedLinear, packed_weights
-from domino.generation.view import decoding_view
 from tiny import FAMILIES, VOCAB, make_draft, make_target
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a torch built with oneDNN")

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from domino.generation.verify_length import PAUSES, STALE, TRIAL, Calibration, Costs, Round, VerifyLength, Worth
+from domino.generation.budget import PAUSES, STALE, TRIAL, Calibration, Costs, Round, VerifyLength, Worth
 
 
 def costs(block, step, verify):

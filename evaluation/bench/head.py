@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ...configuration_domino import DominoConfig
+from ...drafting.fused_chain import Plan as Picking
 from ...generation.engine import EngineSettings
-from ...generation.fused_rollout import Plan as Picking
 from ...kernels.seam import forced
 from ...modeling_domino import DominoModel
 from ..provenance import provenance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...generation.rollout import rollout
+from ...drafting.chain import rollout
 
 
 @torch.no_grad()

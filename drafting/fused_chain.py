@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.generation import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from .. kernels.reference import candidate_pool, split_w1  # fmt: skip  # isort: skip
+from . head import candidate_pool, split_w1  # fmt: skip  # isort: skip
 from .. kernels.seam import operators, uses_triton  # fmt: skip  # isort: skip
 
 # Projections of every token, E W_ihᵀ, of a drafter for a target's embedding, and the weights they were made of.

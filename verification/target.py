@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
-from . graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
-from . row_cache import RowCache, Tail, causal_mask  # fmt: skip  # isort: skip
+from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
+from . cache import RowCache, Tail, causal_mask  # fmt: skip  # isort: skip
 
 FEW = 64  # tokens of a verification, at most, whose mask is cut out of a triangle that stays
 

@@ -14,7 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . packed import PackedLinear, packed_weights  # fmt: skip  # isort: skip
+from . packed_weights import PackedLinear, packed_weights  # fmt: skip  # isort: skip
 
 OWN = (
     "_parameters",

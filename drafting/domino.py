@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from . fused_rollout import fused  # fmt: skip  # isort: skip
-from . graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
-from . row_cache import RowCache  # fmt: skip  # isort: skip
+from . fused_chain import fused  # fmt: skip  # isort: skip
+from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
+from .. verification.cache import RowCache  # fmt: skip  # isort: skip
 
 SINK = 4  # first tokens a windowed context keeps: attention leans on them whatever they say
 

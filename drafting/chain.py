@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from . fused_rollout import fused, fused_rollout  # fmt: skip  # isort: skip
-from .. kernels.reference import candidate_pool, correction, gru_gates, split_w1  # fmt: skip  # isort: skip
+from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
+from . head import candidate_pool, correction, gru_gates, split_w1  # fmt: skip  # isort: skip
 
 # The products of a step over a pool take microseconds; to wake a thread that sleeps for its share of one takes longer.
 THREADS_SLEEP = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"

@@ -1,0 +1,1 @@
+"""The same models, decoding faster on the hardware at hand."""

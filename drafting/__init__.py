@@ -1,0 +1,1 @@
+"""Drafters and sources of drafts: they propose token trees."""

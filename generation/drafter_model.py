@@ -1,0 +1,160 @@
+"""What every drafter brings besides its architecture: the ways into `generate`, strict loading, and saving with its nested code."""
+
+import inspect
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from . candidate_generator import DominoCandidateGenerator, DraftContext  # fmt: skip  # isort: skip
+from . dispatch import assisted_decoding  # fmt: skip  # isort: skip
+from . engine import Engine, EngineSettings  # fmt: skip  # isort: skip
+from . statistics import DraftStatistics  # fmt: skip  # isort: skip
+
+# Other names the same tensors go by in published checkpoints.
+WEIGHT_ALIASES = {
+    r"^model\.": "",
+    r"^(?:model\.)?encoder\.fc\.": "fc.",
+    r"^(?:model\.)?encoder\.output_norm_enc\.": "hidden_norm.",
+}
+
+
+def _takes_engine_settings(loop: Callable) -> Callable:
+    """The fields of `EngineSettings` as arguments of a loop: `generate` hands a custom loop what its signature names."""
+    signature = inspect.signature(loop)
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    settings = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None) for f in fields(EngineSettings)]
+    rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+    loop.__signature__ = signature.replace(parameters=[*named, *settings, *rest])
+    return loop
+
+
+class DrafterModel(PreTrainedModel):
+    """Base of all drafters. A subclass is the architecture; the counts of its last `generate` are in `statistics`."""
+
+    generator_class = DominoCandidateGenerator
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.statistics = DraftStatistics()
+        self.row_statistics: list[DraftStatistics] = []
+        self._context_key = f"{config.model_type}_context_{uuid.uuid4().hex}"
+
+    def make_candidate_generator(
+        self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
+    ) -> DominoCandidateGenerator:
+        """The generator for one call of `target.generate`; found by this name (see `generation/dispatch.py`).
+
+        The draft context rides on the target's cache, so a cache continued over turns, or copied, keeps it as long as the
+        text it was drafted for is how this call's text begins. Positions are explicit, so a context with a gap is legitimate.
+        """
+        cache = model_kwargs["past_key_values"]
+        context = getattr(cache, self._context_key, None)
+        seen = context.verified_ids if context is not None else None
+        if seen is None or not torch.equal(seen, input_ids[:, : seen.shape[1]]):
+            context = DraftContext(config=self.config)
+        setattr(cache, self._context_key, context)
+        self.statistics = DraftStatistics()
+        return self.generator_class(
+            self, target, generation_config, logits_processor, stopping_criteria, context, self.statistics
+        )
+
+    def decode(
+        self, model, input_ids, logits_processor, stopping_criteria, generation_config, drafter_streamer=None, **kwargs
+    ):
+        """A `custom_generate` loop, for those who want nothing of transformers wrapped (`generation/dispatch.py`):
+
+            target.generate(**inputs, custom_generate=draft.decode)
+
+        transformers hands a custom loop neither `streamer` nor `tokenizer`: pass `drafter_streamer` instead of the first;
+        `stop_strings` need the second and so `assistant_model`.
+        """
+        return assisted_decoding(
+            model,
+            self,
+            input_ids,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            generation_config=generation_config,
+            streamer=drafter_streamer,
+            **kwargs,
+        )
+
+    @_takes_engine_settings
+    def decode_rows(
+        self,
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        drafter_streamer=None,
+        on_tokens=None,
+        **kwargs,
+    ):
+        """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
+
+            target.generate(**batch, custom_generate=draft.decode_rows)
+
+        The fields of `EngineSettings` are arguments, too; None is the default.
+        """
+        given = {field.name: kwargs.pop(field.name, None) for field in fields(EngineSettings)}
+        settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
+        return Engine(model, self, settings).decode(
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            streamer=drafter_streamer,
+            on_tokens=on_tokens,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """Load a drafter in our layout or in the published one.
+
+        Raises:
+            `ValueError`: a tensor is absent, unknown or of another shape (all are listed), or the file is damaged.
+        """
+        kwargs.setdefault("key_mapping", WEIGHT_ALIASES)
+        kwargs["ignore_mismatched_sizes"] = True  # so that they are reported below, by name
+        try:
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+            )
+        except SafetensorError as error:
+            raise ValueError(
+                f"The weights in {str(pretrained_model_name_or_path)!r} are damaged or truncated ({error}): fetch them again."
+            ) from error
+        absent, unknown = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+        misshapen = sorted(key for key, *_ in info["mismatched_keys"])
+        if absent or unknown or misshapen:
+            raise ValueError(
+                f"The weights in {str(pretrained_model_name_or_path)!r} are not those of this {cls.config_class.model_type} drafter. "
+                f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}. Of another shape: {misshapen or 'none'}."
+            )
+        return (model, info) if output_loading_info else model
+
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """As transformers, and the nested code files are put where the imports look for them."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        top, out = Path(inspect.getfile(type(self).architecture())).resolve(), Path(save_directory)
+        for source in map(Path, get_relative_import_files(str(top))):
+            relative = source.relative_to(top.parent)
+            if len(relative.parts) == 1:
+                continue
+            (out / relative.name).unlink(missing_ok=True)  # transformers copied it flat
+            (out / relative.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, out / relative)
+
+    @classmethod
+    def architecture(cls) -> type:
+        """The class whose file is a repository's top: the one right below this base, whatever was derived from it."""
+        return next(kind for kind in cls.__mro__ if DrafterModel in kind.__bases__)

@@ -7,10 +7,16 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .acceleration/packed_weights import *
     from .acceleration/view import *
     from .custom_generate/generate import *
-    from .drafting/chain import *
+    from .drafting/calibration import *
     from .drafting/domino import *
+    from .drafting/drafter import *
     from .drafting/fused_chain import *
     from .drafting/head import *
+    from .drafting/lookup import *
+    from .drafting/proposal import *
+    from .drafting/sampled import *
+    from .drafting/threads import *
+    from .drafting/tree import *
     from .generation/budget import *
     from .generation/candidate_generator import *
     from .generation/checks import *
@@ -18,7 +24,9 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/drafter_model import *
     from .generation/engine import *
     from .generation/processing import *
+    from .generation/proposing import *
     from .generation/sequences import *
+    from .generation/settings import *
     from .generation/statistics import *
     from .kernels/accept import *
     from .kernels/common import *
@@ -33,7 +41,9 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .verification/accept import *
     from .verification/cache import *
     from .verification/features import *
+    from .verification/mask import *
     from .verification/target import *
+    from .verification/verdict import *
 """
 
 from collections.abc import Callable
@@ -54,7 +64,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 from .configuration_domino import DominoConfig
 
 # The space after the dots keeps the loader's regular expression from taking these for flat files.
-from . drafting.chain import rollout  # fmt: skip  # isort: skip
+from . drafting.domino import DominoSession  # fmt: skip  # isort: skip
 from . generation.dispatch import install  # fmt: skip  # isort: skip
 from . generation.drafter_model import DrafterModel  # fmt: skip  # isort: skip
 
@@ -226,26 +236,9 @@ class DominoModel(DrafterModel):
         for layer in self.layers:
             cache.update(*layer.self_attn.keys_and_values(context, tables), layer.self_attn.layer_idx)
 
-    def draft_block(self, block_embeds: Tensor, features: Tensor, positions: Tensor, context: DynamicCache) -> Tensor:
-        """H of one block at the positions after `positions`; afterwards `context` holds the features, not the block.
-
-        Args:
-            block_embeds: [1, block, hidden]. features: [1, c, F * hidden]. positions: [1, c], of the features.
-
-        Returns:
-            [1, block, hidden].
-        """
-        block = block_embeds.shape[1]
-        after = positions[:, -1:] + 1 + torch.arange(block, device=positions.device)
-        out = self(block_embeds, features, None, torch.cat([positions, after], dim=-1), context)
-        context.crop(-block)
-        return out.last_hidden_state
-
-    def rollout(
-        self, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed: Callable, pick: Callable, pool: int = 0
-    ):
-        """The head walks the block: see `drafting/chain.py`."""
-        return rollout(self, hidden, base_logits, anchor_ids, embed, pick, pool)
+    def open(self, target, rows: int, device: torch.device, *settings, **named) -> DominoSession:
+        """The drafter's state of one call with this target: see `drafting/domino.py`."""
+        return DominoSession(self, target, rows, device, *settings, **named)
 
 
 DominoConfig.register_for_auto_class()

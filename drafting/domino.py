@@ -3,25 +3,54 @@
 Letters: R rows, c context columns of a forward (rows with fewer are padded on the right), B block, S sink and W window slots.
 """
 
-from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from . fused_chain import fused  # fmt: skip  # isort: skip
+from . calibration import Calibration  # fmt: skip  # isort: skip
+from . drafter import Picking, Wanted  # fmt: skip  # isort: skip
+from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
+from . head import BlockHead  # fmt: skip  # isort: skip
+from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
+from . sampled import draw, shape  # fmt: skip  # isort: skip
+from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
+from . tree import best_first  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
 from .. verification.cache import RowCache  # fmt: skip  # isort: skip
 
 SINK = 4  # first tokens a windowed context keeps: attention leans on them whatever they say
 
 
-class RowDraft:
+class DraftContext(RowCache):
+    """Keys and values of the verified context per draft layer.
+
+    Attributes:
+        gaps: by how much each row's next position is ahead of its next slot: features that were never seen leave no hole in the slots.
+        verified_ids: [1, length], the text it was last drafted for.
+    """
+
+    def __init__(self, layers: int, rows: int, **kwargs):
+        super().__init__(layers, rows, **kwargs)
+        self.gaps = [0] * rows
+        self.verified_ids: Tensor | None = None
+
+    def keep(self, rows: list[int]) -> None:
+        super().keep(rows)
+        self.gaps = [self.gaps[row] for row in rows]
+
+
+class DominoSession:
     """A drafter and its context cache for one batch.
 
     Args:
         draft: the `DominoModel`. target: whose embedding and LM head are used. rows: R.
         device: of the token ids. window: recent tokens of context to keep besides the first few; None keeps all.
         run: the drafter's forward. graphs: which record block and head and replay them; None: they are run.
+        pool: tokens that drafts come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
+        context: what an earlier call with the same text has read.
     """
 
     def __init__(
@@ -33,13 +62,16 @@ class RowDraft:
         window: int | None = None,
         run=None,
         graphs: Graphs | None = None,
+        pool: int = 0,
+        context: "DraftContext | None" = None,
     ):
-        self.draft, self.config, self.window = draft, draft.config, window
+        self.draft, self.config, self.window, self.pool = draft, draft.config, window, pool
         self.embedding, self.head = target.get_input_embeddings(), target.get_output_embeddings()
         home = self.embedding.weight.device
         self.home, self.dtype = device if home.type == "meta" else home, target.dtype
         self.graphs, fixed = graphs, run is not None or graphs is not None
-        self.cache = RowCache(self.config.num_hidden_layers, rows, indexed=fixed, bucket=BUCKET if graphs else 1)
+        fresh = DraftContext(self.config.num_hidden_layers, rows, indexed=fixed, bucket=BUCKET if graphs else 1)
+        self.cache = fresh if context is None else context
         self.run = run or draft
         self.device, self.own_dtype = (
             draft.device,
@@ -65,29 +97,67 @@ class RowDraft:
         at = torch.tensor(rows, device=self.device)
         self.waiting = [(features[at], [counts[row] for row in rows]) for features, counts in self.waiting]
 
-    def draft_block(self, anchors: Tensor, count: int, pick: Callable, pool: int = 0) -> tuple[Tensor, Tensor | None]:
-        """Draft `count` tokens a row.
+    def propose(self, anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
+        """Trees below the anchors [R, 1]: chosen ones, path-exact and best first, or drawn ones, or chains of either."""
+        # a recorded block reads as many slots always
+        deepest = self.config.num_drafts if self.graphs else min(self.config.num_drafts, max(wanted.depths))
+        block = self.block(anchors, min(deepest, wanted.nodes))
+        if wanted.chain and fused(self.draft, block.hidden, block.base, picking.plan):
+            return self._in_one_launch(block, anchors, wanted, picking)
+        with one_thread() if self._few(block) else nullcontext():
+            return self.walk(block, anchors, wanted, picking)
 
-        Args:
-            anchors: [R, 1]. pick, pool: see `rollout`.
-
-        Returns:
-            drafts [R, m] and the logits they were picked from [R, m, V] or None, see `rollout`.
-        """
+    def block(self, anchors: Tensor, count: int) -> "Block":
+        """The backbone's block behind everything read so far: `count` drafting slots."""
         masks = anchors.new_full((anchors.shape[0], self.config.block_size - 1), self.config.mask_token_id)
-        block = self.embed(torch.cat([anchors, masks], dim=-1))
+        embeds = self.embed(torch.cat([anchors, masks], dim=-1))
         features, counts = self._take(count + 1 if self.graphs else 0)
-        positions, mask = self._place(counts, features.shape[1], block.shape[1])
-        hidden, base = self._backbone(block, features, positions, mask, count)
+        positions, mask = self._place(counts, features.shape[1], embeds.shape[1])
+        hidden, base = self._backbone(embeds, features, positions, mask, count)
         self._keep_context(counts)
-        base = base.to(anchors.device)
-        if self.graphs is None or not fused(self.draft, hidden, base, getattr(pick, "plan", None)):
-            return self.draft.rollout(hidden, base, anchors, self.embed, pick, pool)
+        return Block(hidden, base.to(anchors.device))
+
+    def walk(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
+        """The head goes over a block."""
+        head = BlockHead(self.draft, block.hidden, block.base, self.embed, self.pool)
+        branch = 1 if wanted.chain else None
+        if picking.samples:
+            sure = _confidences(head, picking)
+            shapes = [
+                shape(wanted.calibration, row[:depth], wanted.nodes, wanted.floor, branch)
+                for row, depth in zip(sure, wanted.depths, strict=True)
+            ]
+            if wanted.cut is not None:
+                least = wanted.cut([plan.reach for plan in shapes])
+                shapes = [plan.above(low) for plan, low in zip(shapes, least, strict=True)]
+            trees, law = draw(head, anchors, shapes, partial(picking.processed, head), set(picking.ends))
+            return Proposal(trees, law)
+        lanes = ChosenLanes(head, anchors, picking, wanted.calibration)
+        ends = torch.tensor(sorted(picking.ends), dtype=torch.long, device=anchors.device)
+        grown = best_first(lanes, len(anchors), wanted.nodes, head.drafts, wanted.floor, ends, branch)
+        return Proposal([grown.tree(row, depth) for row, depth in enumerate(wanted.depths)])
+
+    def _few(self, block: "Block") -> bool:
+        """Whether the head's products take microseconds: to wake a thread that sleeps for its share of one takes longer."""
+        return THREADS_SLEEP and block.base.device.type == "cpu" and 0 < self.pool < block.base.shape[-1]
+
+    def _in_one_launch(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
+        """A chain drafted by one launch, which tells no probabilities: every node counts as sure."""
 
         def head(hidden: Tensor, base: Tensor, anchors: Tensor):
-            return self.draft.rollout(hidden, base, anchors, self.embed, pick, pool)
+            return fused_rollout(self.draft, hidden, base, anchors, self.embed, picking.plan, self.pool)
 
-        return self.graphs("head", head, pool, hidden=hidden, base=base, anchors=anchors)
+        if self.graphs is None:
+            drafts, q = head(block.hidden, block.base, anchors)
+        else:
+            drafts, q = self.graphs("head", head, self.pool, hidden=block.hidden, base=block.base, anchors=anchors)
+        trees = []
+        for said, most in zip(drafts.tolist(), wanted.depths, strict=True):
+            said = said[:most]
+            trees.append(chain(said, [1.0] * len(said), [-1] * len(said), drawn=picking.samples))
+        if q is None:
+            return Proposal(trees)
+        return Proposal(trees, Sampled(None, q.softmax(dim=-1), [list(range(len(tree))) + [-1] for tree in trees]))
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.embedding(ids.to(self.home)).to(self.device, self.own_dtype)
@@ -138,17 +208,23 @@ class RowDraft:
         plain = self.window is None and self.graphs is None
         if plain and min(lengths) == max(lengths) and min(counts) == columns:
             self.cache.place(columns + width, device)
-            return torch.arange(lengths[0], self.cache.visible, device=device).expand(len(lengths), -1), None
+            positions = torch.arange(lengths[0], self.cache.visible, device=device).expand(len(lengths), -1)
+            return self._ahead(positions), None
         before = torch.tensor(self.cache.lengths, device=device)[:, None]
         new = torch.tensor(counts, device=device)[:, None]
         column, place = torch.arange(columns, device=device), torch.arange(width, device=device)
-        positions = torch.cat([before + column, before + new + place], dim=1)
+        positions = self._ahead(torch.cat([before + column, before + new + place], dim=1))
         if self.window is not None:
             return positions, self._ready(self._place_in_window(before, new, column, width), width)
         self.cache.place(columns + width, device)
         slot = torch.arange(self.cache.visible, device=device)
         block = before + columns
         return positions, self._ready((slot < before + new) | ((slot >= block) & (slot < block + width)), width)
+
+    def _ahead(self, slots: Tensor) -> Tensor:
+        """Positions of tokens that would lie in these slots [R, n]."""
+        gaps = self.cache.gaps
+        return slots + torch.tensor(gaps, device=self.device)[:, None] if any(gaps) else slots
 
     def _place_in_window(self, before: Tensor, new: Tensor, column: Tensor, width: int) -> Tensor:
         """Slots 0 … S-1 keep the first tokens, S … S+W-1 are a ring of the last W, then come the block and one for waste.
@@ -174,3 +250,44 @@ class RowDraft:
             return mask
         dtype = self.own_dtype
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the backbone says of the drafting slots: H [R, n, hidden] on the drafter's device, base logits [R, n, vocab] in at least float32."""
+
+    hidden: Tensor
+    base: Tensor
+
+
+class ChosenLanes:
+    """The frontier of a best-first tree: each lane's likeliest children by the head, given its own path (`tree.Frontier`)."""
+
+    def __init__(self, head: BlockHead, anchors: Tensor, picking: Picking, calibration: Calibration):
+        self.head, self.picking, self.calibration = head, picking, calibration
+        self.lanes = head.begin(anchors)
+        self.paths: list[list[list[int]]] = [[[]] for _ in range(len(anchors))]
+
+    def children(self, depth: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
+        logits = self.picking.processed(self.head, self.head.logits(depth - 1, self.lanes), self.paths)
+        best, places = logits.topk(min(most, logits.shape[-1]), dim=-1)
+        p = (best - logits.logsumexp(dim=-1, keepdim=True)).exp().nan_to_num(0.0)
+        chances, cells = self.calibration.chosen(p)
+        return chances, self.head.ids_of(places.flatten(1)).view(places.shape), cells
+
+    def advance(self, lanes: Tensor, tokens: Tensor) -> None:
+        self.lanes = self.head.step(self.lanes.pick(lanes.to(self.lanes.state.device)), tokens)
+        if self.picking.process is not None and not self.picking.blind:
+            self.paths = [
+                [self.paths[row][lane] + [token] for lane, token in zip(*pair, strict=True)]
+                for row, pair in enumerate(zip(lanes.tolist(), tokens.tolist(), strict=True))
+            ]
+
+
+def _confidences(head: BlockHead, picking: Picking) -> list[list[float]]:
+    """How sure the backbone is of each place before any draft is known: its largest probability, lists [R][n]."""
+    rows, places, size = head.base.shape
+    base = head.base
+    if picking.process is not None and picking.blind:
+        base = picking.process(base, [[[]] * places] * rows)
+    return (base.amax(dim=-1) - base.logsumexp(dim=-1)).exp().nan_to_num(0.0).tolist()

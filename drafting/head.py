@@ -1,8 +1,11 @@
-"""The maths of Domino's causal head, in plain PyTorch.
+"""Domino's causal head over one block, for any number of lanes a row, in plain PyTorch.
 
 Letters of the paper (arXiv 2605.29707, section 3): H_i backbone output of slot i, S GRU state, E_j token embedding,
-W1 and W2 the two factors of the correction, L_i = L_i^base + W2 SiLU(W1 [H_i ; S]).
+W1 and W2 the two factors of the correction, L_i = L_i^base + W2 SiLU(W1 [H_i ; S]). A lane is a path of drafts; R rows, W lanes each.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,14 +16,14 @@ def gru_gates(x: Tensor, own: Tensor, state: Tensor) -> Tensor:
     """Consume one token: S' = GRU(E_j, S), no bias, gate order r, z, n.
 
     Args:
-        x: [batch, 3 * gru], E_j W_ihᵀ of the consumed token. own: [batch, 3 * gru], S W_hhᵀ. state: [batch, gru], S before it.
+        x: [..., 3 * gru], E_j W_ihᵀ of the consumed token. own: [..., 3 * gru], S W_hhᵀ. state: [..., gru], S before it.
 
     Returns:
-        [batch, gru], S after it.
+        [..., gru], S after it.
     """
     width = state.shape[-1]
-    r, z = (x[:, : 2 * width] + own[:, : 2 * width]).sigmoid().split(width, dim=-1)
-    n = torch.tanh(x[:, 2 * width :] + r * own[:, 2 * width :])
+    r, z = (x[..., : 2 * width] + own[..., : 2 * width]).sigmoid().split(width, dim=-1)
+    n = torch.tanh(x[..., 2 * width :] + r * own[..., 2 * width :])
     return torch.lerp(n, state, z)  # (1 - z) n + z S
 
 
@@ -33,26 +36,100 @@ def split_w1(w1: Tensor, hidden_size: int) -> tuple[Tensor, Tensor]:
     return w1[:, :hidden_size], w1[:, hidden_size:]
 
 
-def correction(z: Tensor, s: Tensor, w2: Tensor) -> Tensor:
-    """ΔL_i = W2 SiLU(z_i + s) with z_i = W_z H_i and s = W_s S.
-
-    Args:
-        z, s: [batch, rank]. w2: [vocab, rank], or the rows of each text's pool [batch, size, rank].
-
-    Returns:
-        [batch, vocab] or [batch, size].
-    """
-    code = F.silu(z + s)
-    return F.linear(code, w2) if w2.dim() == 2 else torch.bmm(w2, code[..., None])[..., 0]
-
-
 def candidate_pool(base_logits: Tensor, size: int) -> Tensor:
-    """The tokens a block's correction is computed for: the likeliest by base logits, over all its slots.
+    """The tokens a block's drafts come from: the likeliest by base logits, over all its slots.
 
     Args:
-        base_logits: [batch, n, vocab].
+        base_logits: [R, n, vocab].
 
     Returns:
-        [batch, size], ids.
+        [R, size], ids.
     """
     return base_logits.amax(dim=1).topk(size, dim=-1, sorted=False).indices
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """GRU states S [R, W, gru] of some paths, and what the next step needs of them: S W_hhᵀ [R, W, 3 gru] and W_s S [R, W, rank]."""
+
+    state: Tensor
+    own: Tensor
+    code: Tensor
+
+    def pick(self, lanes: Tensor) -> "Lanes":
+        """The lanes [R, W'] of each row."""
+        if lanes.shape[0] == 1:
+            return Lanes(*(part[:, lanes[0]] for part in (self.state, self.own, self.code)))
+        row = torch.arange(lanes.shape[0], device=lanes.device)[:, None]
+        return Lanes(*(part[row, lanes] for part in (self.state, self.own, self.code)))
+
+
+class BlockHead:
+    """The head of one block.
+
+    Draft i (1-based) comes from L_i = base_i, plus the correction when i > pure_draft_prefix_len, with the GRU state that has consumed
+    the anchor and drafts 1 … i-1. Worked example, prefix length 1, anchor x:
+        d1 ~ base_1;   S = GRU(x, d1),     d2 ~ base_2 + Δ(H_2, S);   S = GRU(x, d1, d2), d3 ~ base_3 + Δ(H_3, S).
+    Both label layouts read the same way once the unused slot 0 of the fill-in layout is cut off.
+
+    Args:
+        draft: the `DominoModel`. hidden: [R, n, hidden], backbone output H of the drafting slots. base_logits: [R, n, vocab], at least
+            float32. embed: token ids [R, W] -> target embeddings [R, W, hidden] on the draft's device.
+        pool: drafts come from this many tokens only, the likeliest of the block by base logits; 0 is all.
+    """
+
+    def __init__(self, draft, hidden: Tensor, base_logits: Tensor, embed: Callable[[Tensor], Tensor], pool: int = 0):
+        gru, self.embed, self.prefix = draft.prefix_gru, embed, draft.config.pure_draft_prefix_len
+        self.w_ih, self.gru_width = gru.weight_ih_l0, gru.hidden_size
+        w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
+        self.recurrent = torch.cat([gru.weight_hh_l0, w_s])  # both meet the same S: one product a step
+        self.vocab, self.drafts = base_logits.shape[-1], hidden.shape[1]
+        self.z, self.w2, self.ids, self.base = F.linear(hidden, w_z), draft.embed_proj[2].weight, None, base_logits
+        self.corrects = self.prefix < draft.config.num_drafts  # a DFlash drafter needs no state
+        if 0 < pool < self.vocab:
+            # sorted, so that of equal logits the lowest token comes first, as over the vocabulary
+            self.ids = candidate_pool(base_logits, pool).sort(dim=-1).values
+            self.w2 = self.w2[self.ids.to(self.w2.device)]  # [R, pool, rank]
+            self.base = base_logits.gather(2, self.ids[:, None].expand(-1, hidden.shape[1], -1))
+
+    def begin(self, anchors: Tensor) -> Lanes:
+        """One lane a row, which has consumed the anchor [R, 1]."""
+        shape = anchors.shape[0], 1
+        nothing = Lanes(
+            self.z.new_zeros(*shape, self.gru_width), self.z.new_zeros(*shape, 3 * self.gru_width), self.z[:, :1]
+        )
+        return self.step(nothing, anchors)
+
+    def step(self, lanes: Lanes, tokens: Tensor) -> Lanes:
+        """Every lane consumes a token [R, W]."""
+        if not self.corrects:
+            return lanes
+        state = gru_gates(F.linear(self.embed(tokens), self.w_ih), lanes.own, lanes.state)
+        own, code = F.linear(state, self.recurrent).split([3 * self.gru_width, self.z.shape[-1]], dim=-1)
+        return Lanes(state, own, code)
+
+    def logits(self, place: int, lanes: Lanes) -> Tensor:
+        """What draft `place` (from 0) of each lane comes from, [R, W, m] over the pool or the vocabulary."""
+        base = self.base[:, place, None].expand(-1, lanes.state.shape[1], -1)
+        if place < self.prefix:
+            return base
+        code = F.silu(self.z[:, place, None] + lanes.code)
+        change = F.linear(code, self.w2) if self.w2.dim() == 2 else torch.bmm(code, self.w2.transpose(1, 2))
+        return base + change.to(base)
+
+    def ids_of(self, places: Tensor) -> Tensor:
+        """Tokens at places [R, k] of the pool."""
+        return places if self.ids is None else self.ids.gather(1, places)
+
+    def wide(self, logits: Tensor) -> Tensor:
+        """Logits [R, W, m] of the pool over the vocabulary, -inf elsewhere."""
+        if self.ids is None:
+            return logits
+        whole = logits.new_full((*logits.shape[:2], self.vocab), -torch.inf)
+        return whole.scatter_(2, self.ids[:, None].expand(-1, logits.shape[1], -1), logits)
+
+    def narrow(self, logits: Tensor) -> Tensor:
+        """Logits [R, W, vocab] at the pool's tokens."""
+        if self.ids is None:
+            return logits
+        return logits.gather(2, self.ids[:, None].expand(-1, logits.shape[1], -1))

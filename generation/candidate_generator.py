@@ -4,33 +4,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 from transformers.generation import CandidateGenerator, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
+from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
+from .. drafting.domino import DraftContext  # fmt: skip  # isort: skip
+from .. drafting.drafter import Picking, Wanted  # fmt: skip  # isort: skip
 from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
+from .. drafting.proposal import Sampled  # fmt: skip  # isort: skip
 from .. verification.features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
-
-
-class DraftContext(DynamicCache):
-    """Keys and values of the verified context per draft layer, and the ids [1, length] it was last drafted for."""
-
-    verified_ids: Tensor | None = None
-
-
-class Pick:
-    """Picks the drafts of one block for `rollout`; `plan` says so where a rollout in one launch can do it."""
-
-    def __init__(self, generator: "DominoCandidateGenerator", input_ids: Tensor, embedding):
-        self.input_ids, samples = input_ids, generator.samples_drafts
-        self.pick = generator._sample if samples else generator._argmax
-        banned = generator.eos_ids if samples else ()
-        # criteria of the caller are asked about every draft
-        self.plan = None if generator.criteria else plan_for(generator.logits_processor, embedding, samples, banned)
-
-    def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
-        return self.pick(self.input_ids, logits, drafts)
 
 
 class DominoCandidateGenerator(CandidateGenerator):
@@ -54,7 +37,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         generation_config: of the `generate` call; `num_assistant_tokens` bounds the draft length.
         logits_processor: processors and warpers of the call.
         stopping_criteria: criteria of the call.
-        context: draft cache to continue when the target's cache is continued, else an empty one.
+        context: draft cache to continue when the target's cache is continued, else None.
         statistics: filled as the call proceeds.
     """
 
@@ -67,10 +50,10 @@ class DominoCandidateGenerator(CandidateGenerator):
         generation_config,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
-        context: DraftContext,
+        context: DraftContext | None,
         statistics: DraftStatistics,
     ):
-        self.draft, self.target, self.context, self.statistics = draft, target, context, statistics
+        self.draft, self.target, self.statistics = draft, target, statistics
         self.config = draft.config
         self.logits_processor = logits_processor or LogitsProcessorList()
         self.max_length = generation_config.max_length
@@ -82,6 +65,20 @@ class DominoCandidateGenerator(CandidateGenerator):
         known = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
         self.criteria = [c for c in stopping_criteria if not isinstance(c, known)]
         self.samples_drafts = generation_config.do_sample and not self.criteria
+        banned = tuple(self.eos_ids) if self.samples_drafts else ()
+        # criteria of the caller are asked about every draft
+        plan = plan_for(self.logits_processor, target.get_input_embeddings(), self.samples_drafts, banned)
+        self.picking = Picking(
+            self.samples_drafts,
+            self._process if self.logits_processor else None,
+            blind=False,
+            banned=banned,
+            ends=frozenset(() if self.samples_drafts else self.eos_ids),
+            plan=None if self.criteria else plan,
+        )
+        self.calibration = Calibration()
+        self.session = draft.open(target, 1, target.device, context=context)
+        self.context = self.session.cache
         self.model_kwargs_overrides = {
             "output_hidden_states": True
             if generation_config.output_hidden_states
@@ -153,50 +150,40 @@ class DominoCandidateGenerator(CandidateGenerator):
     def _draft_block(
         self, input_ids: Tensor, features: tuple[Tensor, Tensor], count: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Draft up to `count` tokens. Returns drafts [1, m] and the logits they were picked from [1, m, vocab], see `rollout`."""
-        embedding, head = self.target.get_input_embeddings(), self.target.get_output_embeddings()
-        # Offloaded weights lie on "meta"; their hooks move what they are given.
-        home = input_ids.device if self.target.device.type == "meta" else self.target.device
+        """Draft up to `count` tokens: drafts [1, m], and when they are sampled the probabilities they were drawn from as logits [1, m, vocab]."""
+        states, positions = features
+        if states.shape[1]:
+            # the context may lack what was said without the drafter
+            self.context.gaps = [int(positions[0, 0]) - self.context.lengths[0]]
+            self.session.add(states, [states.shape[1]])
+        self.text = input_ids
+        wanted = Wanted(count, [count], 0.0, chain=True, calibration=self.calibration)
+        proposal = self.session.propose(input_ids[:, -1:], wanted, self.picking)
+        drafts = proposal.tokens(input_ids.device)
+        if proposal.law is not None:
+            return drafts, self._logits(proposal.law)
+        return drafts[:, : self._until_end(input_ids, drafts)], None
 
-        def embed(ids: Tensor) -> Tensor:
-            return embedding(ids.to(home)).to(self.draft.device, self.draft.dtype)
-
-        anchor = input_ids[:, -1:]
-        masks = anchor.new_full((1, self.config.block_size - 1), self.config.mask_token_id)
-        hidden = self.draft.draft_block(embed(torch.cat([anchor, masks], dim=-1)), *features, self.context)
-        hidden = hidden[:, self.config.first_slot : self.config.first_slot + count]
-        base = head(hidden.to(home, self.target.dtype)).to(input_ids.device)
-        base = base.to(torch.promote_types(base.dtype, torch.float32))
-        drafts, q = self.draft.rollout(hidden, base, anchor, embed, Pick(self, input_ids, embedding))
-        if self.samples_drafts or not self.eos_ids:
-            return drafts, q
-        # a rollout in one launch does not stop at an end token
-        ends = torch.isin(drafts[0], drafts.new_tensor(self.eos_ids)).tolist()
-        kept = (ends + [True]).index(True)
-        return drafts[:, :kept], None if q is None else q[:, :kept]
-
-    def _process(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> Tensor:
-        if not self.logits_processor:
+    def _logits(self, law: Sampled) -> Tensor:
+        """q [1, n, vocab] as logits."""
+        logits = law.q.log()
+        if law.ids is None:
             return logits
-        return self.logits_processor(torch.cat([input_ids, drafts], dim=-1), logits)
+        whole = logits.new_full((*logits.shape[:2], self.config.vocab_size), -torch.inf)
+        return whole.scatter_(2, law.ids[:, None].expand(-1, logits.shape[1], -1), logits)
 
-    def _sample(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
-        """A draft sampled from q without end tokens; None when q has nothing else."""
-        q = self._process(input_ids, logits, drafts)
-        if self.eos_ids:
-            q = q.clone()
-            q[:, self.eos_ids] = -float("inf")
-            if bool(q.isneginf().all()):
-                return None
-        return torch.multinomial(q.softmax(dim=-1), num_samples=1), q
+    def _process(self, logits: Tensor, paths: list[list[list[int]]]) -> Tensor:
+        """Processed logits [1, W, vocab], each after its path."""
+        ids = [torch.cat([self.text[0], self.text.new_tensor(path)])[None] for path in paths[0]]
+        each = [self.logits_processor(text, logits[:, at]) for at, text in enumerate(ids)]
+        return torch.stack(each, dim=1)
 
-    def _argmax(self, input_ids: Tensor, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The likeliest draft; None when it would end the generation."""
-        logits = self._process(input_ids, logits, drafts)
-        token = logits.argmax(dim=-1, keepdim=True)
-        if self._ends(torch.cat([input_ids, drafts, token], dim=-1)):
-            return None
-        return token, logits
+    def _until_end(self, input_ids: Tensor, drafts: Tensor) -> int:
+        """Drafts before the first that would end the generation."""
+        for place in range(drafts.shape[1]):
+            if self._ends(torch.cat([input_ids, drafts[:, : place + 1]], dim=-1)):
+                return place
+        return drafts.shape[1]
 
     def _ends(self, ids: Tensor) -> bool:
         if self.eos_ids and int(ids[0, -1]) in self.eos_ids:

@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from . candidate_generator import DominoCandidateGenerator, DraftContext  # fmt: skip  # isort: skip
+from . candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
 from . dispatch import assisted_decoding  # fmt: skip  # isort: skip
-from . engine import Engine, EngineSettings  # fmt: skip  # isort: skip
+from . engine import Engine  # fmt: skip  # isort: skip
+from . settings import EngineSettings  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 # Other names the same tensors go by in published checkpoints.
@@ -58,12 +59,13 @@ class DrafterModel(PreTrainedModel):
         context = getattr(cache, self._context_key, None)
         seen = context.verified_ids if context is not None else None
         if seen is None or not torch.equal(seen, input_ids[:, : seen.shape[1]]):
-            context = DraftContext(config=self.config)
-        setattr(cache, self._context_key, context)
+            context = None
         self.statistics = DraftStatistics()
-        return self.generator_class(
+        generator = self.generator_class(
             self, target, generation_config, logits_processor, stopping_criteria, context, self.statistics
         )
+        setattr(cache, self._context_key, generator.session.cache)
+        return generator
 
     def decode(
         self, model, input_ids, logits_processor, stopping_criteria, generation_config, drafter_streamer=None, **kwargs
@@ -96,6 +98,7 @@ class DrafterModel(PreTrainedModel):
         generation_config,
         drafter_streamer=None,
         on_tokens=None,
+        on_round=None,
         **kwargs,
     ):
         """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
@@ -113,6 +116,7 @@ class DrafterModel(PreTrainedModel):
             generation_config,
             streamer=drafter_streamer,
             on_tokens=on_tokens,
+            on_round=on_round,
             **kwargs,
         )
 

@@ -1,14 +1,14 @@
 """The engine: our own decode loop, for any number of rows.
 
 It keeps the semantics of `generate` (processors, stopping, streaming, output) and has none of the limits of transformers' assisted
-loop: rows may be many and ragged, drafts may end the text, the number of drafts follows what pays.
+loop: rows may be many and ragged, drafts may end the text and branch, and their number follows what pays.
 """
 
 import copy
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,79 +16,55 @@ from torch import Tensor
 from transformers import StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
-from .. verification.accept import RULES, greedy, likeliest  # fmt: skip  # isort: skip
-from . checks import check_engine, check_target  # fmt: skip  # isort: skip
-from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
 from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
-from . processing import Processing  # fmt: skip  # isort: skip
-from .. drafting.domino import RowDraft  # fmt: skip  # isort: skip
-from .. verification.target import RowTarget, compile_forward  # fmt: skip  # isort: skip
-from . sequences import Rows  # fmt: skip  # isort: skip
-from . statistics import DraftStatistics  # fmt: skip  # isort: skip
-from . budget import Round, VerifyLength  # fmt: skip  # isort: skip
 from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
-
+from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
+from .. drafting.drafter import Picking  # fmt: skip  # isort: skip
+from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
+from .. drafting.lookup import Memory  # fmt: skip  # isort: skip
+from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
+from .. verification.accept import RULES  # fmt: skip  # isort: skip
+from .. verification.target import RowTarget, compile_forward  # fmt: skip  # isort: skip
+from .. verification.verdict import accept_greedy, accept_sampled, likeliest  # fmt: skip  # isort: skip
+from . budget import Budget  # fmt: skip  # isort: skip
+from . checks import check_engine, check_target  # fmt: skip  # isort: skip
+from . processing import Processing  # fmt: skip  # isort: skip
+from . proposing import Proposer  # fmt: skip  # isort: skip
+from . sequences import Rows  # fmt: skip  # isort: skip
+from . settings import COLD, MOST, EngineSettings  # fmt: skip  # isort: skip
+from . statistics import DraftStatistics, Round  # fmt: skip  # isort: skip
 
 logger = logging.getLogger(__name__)
 
 
-def _whole(value, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+@dataclass
+class Learnt:
+    """What earlier calls of one kind learnt about a drafter and a target; budgets by about their number of rows."""
+
+    calibration: Calibration = field(default_factory=Calibration)
+    budgets: dict[int, Budget] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+
+    def budget(self, rows: int) -> Budget:
+        """5, 6, 7 and 8 rows share theirs."""
+        return self.budgets.setdefault(1 << (rows - 1).bit_length(), Budget())
 
 
-@dataclass(frozen=True)
-class EngineSettings:
-    """How an engine decodes.
-
-    Attributes:
-        accept: rule for sampled drafts, see `accept.RULES`; greedy decoding has but one.
-        verify_length: drafts of a round, or "auto" for what pays (`verify_length.py`); `num_assistant_tokens` bounds either.
-        draft_window: recent tokens the drafter's context keeps besides the first four; None keeps all.
-        prefill_chunk: tokens of a prompt read at a time.
-        candidate_pool: tokens that corrected drafts come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
-        compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
-        graphs: on a GPU, record verification, block and head once for a shape and replay them as one launch each (`graphs.py`).
-        pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed.py`), which takes the
-            memory of the weights again and is left out where a quarter of the free memory does not hold that.
-    """
-
-    accept: str = "block"
-    verify_length: int | str = "auto"
-    draft_window: int | None = None
-    prefill_chunk: int = 512
-    compile: bool = False
-    graphs: bool = False
-    candidate_pool: int = 1024
-    pack: bool = True
-
-    def __post_init__(self):
-        if self.accept not in RULES:
-            raise ValueError(f"accept must be one of {', '.join(RULES)}, got {self.accept!r}.")
-        if self.verify_length != "auto" and not _whole(self.verify_length, 0):
-            raise ValueError(f'verify_length must be "auto" or a number of drafts, got {self.verify_length!r}.')
-        if not _whole(self.candidate_pool, 0):
-            raise ValueError(f"candidate_pool must be a number of tokens, or 0 for all, got {self.candidate_pool!r}.")
-        if not _whole(self.prefill_chunk, 1):
-            raise ValueError(f"prefill_chunk must be a positive number of tokens, got {self.prefill_chunk!r}.")
-        if self.draft_window is not None and not _whole(self.draft_window, 1):
-            raise ValueError(f"draft_window must be a positive number of tokens, got {self.draft_window!r}.")
-
-
-# What was learnt about a drafter and a target, greedy and sampling apart; it holds neither of them.
+# It holds neither of the models.
 _learnt: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def learnt(draft, target, *kind) -> VerifyLength:
-    """What earlier calls of this kind with these models learnt of speed and acceptance."""
+def learnt(draft, target, *kind) -> Learnt:
+    """What earlier calls of this kind with these models learnt; greedy and sampling, say, are apart."""
     kinds = _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {})
-    return kinds.setdefault((kind, torch.get_num_threads()), VerifyLength())
+    return kinds.setdefault((kind, torch.get_num_threads()), Learnt())
 
 
 class Engine:
     """A target and its drafter.
 
     Args:
-        target: the model that verifies. draft: its `DominoModel`. settings: see `EngineSettings`.
+        target: the model that verifies. draft: a `DrafterModel`. settings: see `EngineSettings`.
     """
 
     def __init__(self, target, draft, settings: EngineSettings):
@@ -104,13 +80,14 @@ class Engine:
         generation_config,
         streamer=None,
         on_tokens: Callable[[int, list[int]], None] | None = None,
+        on_round: Callable[[int, Round], None] | None = None,
         **model_kwargs,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """The loop, as `generate` calls it.
 
         Args:
             input_ids: [R, P], padded on the left where `attention_mask` is 0. streamer: for one row.
-            on_tokens: told (row, new tokens) after every round.
+            on_tokens: told (row, new tokens) after every round. on_round: told (row, `Round`) before that.
 
         Returns:
             ids [R, longest], padded on the right, or a `GenerateDecoderOnlyOutput`. The counts of each row are in
@@ -125,14 +102,11 @@ class Engine:
         if streamer is not None:
             streamer.put(input_ids.cpu())
         rows = Rows(input_ids, mask, generation_config.max_length, stopping_criteria, _telling(streamer, on_tokens))
-        call = Call(self, rows, Processing(logits_processor, len(input_ids)), generation_config)
-        call.run()
+        Call(self, rows, Processing(logits_processor, len(input_ids)), generation_config, on_round).run()
         if streamer is not None:
             streamer.end()
         self.draft.row_statistics = rows.statistics
-        self.draft.statistics = DraftStatistics(
-            [n for row in rows.statistics for n in row.accepted], [n for row in rows.statistics for n in row.drafted]
-        )
+        self.draft.statistics = DraftStatistics.together(rows.statistics)
         pad = generation_config._pad_token_tensor
         sequences = rows.output(None if pad is None else int(pad))
         if not generation_config.return_dict_in_generate:
@@ -155,36 +129,46 @@ def _telling(streamer, on_tokens):
 class Call:
     """One call of `Engine.decode`: prefill, then rounds of draft, verify, accept, commit."""
 
-    def __init__(self, engine: Engine, rows: Rows, processing: Processing, generation_config):
-        self.rows, self.processing, self.settings = rows, processing, engine.settings
+    def __init__(self, engine: Engine, rows: Rows, processing: Processing, generation_config, on_round):
+        self.rows, self.processing, self.settings, self.on_round = rows, processing, engine.settings, on_round
         self.samples = bool(generation_config.do_sample)
-        self.length = learnt(engine.draft, engine.target, self.samples, self.settings.compile, self.settings.pack)
-        limit = generation_config.num_assistant_tokens
-        most = engine.draft.config.num_drafts
-        self.max_drafts = most if limit is None else min(most, limit)
-        if self.settings.verify_length != "auto":
-            self.max_drafts = min(self.max_drafts, self.settings.verify_length)
-        count = len(rows.prompts)
-        layers, chunk = engine.draft.config.target_layer_ids, self.settings.prefill_chunk
-        static = generation_config.max_length + most + 1 if generation_config.cache_implementation == "static" else None
-        compiled, window = self.settings.compile, self.settings.draft_window
-        device = rows.input_ids.device
-        self.graphs = self._graphs(engine.target, engine.draft) if self.settings.graphs else None
-        packs = self.settings.pack and not compiled  # the compiler packs by itself
+        draws = _draws(self.settings, generation_config)
+        # nodes that were chosen need no q, and none of their rules keeps more than the walk
+        self.rule = RULES[self.settings.accept if draws else "walk"]
+        kind = self.samples, draws, self.settings.compile, self.settings.pack
+        self.learnt = learnt(engine.draft, engine.target, *kind)
+        self._open(engine, generation_config)
+        plan = plan_for(processing.processors, self.target.target.get_input_embeddings(), draws)
+        process = self._process if processing.processors else None
+        picking = Picking(draws, process, processing.blind, ends=frozenset(rows.eos), plan=plan)
+        self.proposer = Proposer(self, picking, generation_config.num_assistant_tokens)
+
+    def _open(self, engine: Engine, generation_config) -> None:
+        """The views, caches and recordings of this call."""
+        settings, rows = self.settings, self.rows
+        count, device, drafts = len(rows.prompts), rows.input_ids.device, engine.draft.config.num_drafts
+        layers, chunk = engine.draft.config.target_layer_ids, settings.prefill_chunk
+        longest = generation_config.max_length + MOST + 1
+        static = longest if generation_config.cache_implementation == "static" else None
+        self.graphs = self._graphs(engine.target, engine.draft) if settings.graphs else None
+        packs = settings.pack and not settings.compile  # the compiler packs by itself
         target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
-        self.target = RowTarget(target, layers, count, rows.max_length, static, chunk, compiled, device, self.graphs)
-        run = compile_forward(draft) if compiled else None
-        self.draft = RowDraft(draft, target, count, device, window, run, self.graphs)
-        self.plan = plan_for(processing.processors, self.draft.embedding, self.samples)
+        self.target = RowTarget(
+            target, layers, count, rows.max_length, static, chunk, settings.compile, device, self.graphs
+        )
+        run = compile_forward(draft) if settings.compile else None
+        self.session = draft.open(
+            target, count, device, settings.draft_window, run, self.graphs, settings.candidate_pool
+        )
+        self.max_depth = drafts
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu" and self.graphs is None
 
     @staticmethod
     def _graphs(*models) -> Graphs | None:
         devices = {tensor.device for model in models for tensor in model.parameters()}
-        record = (
-            recorder(models[0].device) if len(devices) == 1 else None
-        )  # of another device nothing would be recorded
+        # of another device nothing would be recorded
+        record = recorder(models[0].device) if len(devices) == 1 else None
         if record is None:
             named = ", ".join(sorted(map(str, devices)))
             logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
@@ -197,6 +181,7 @@ class Call:
         self._prefill()
         while self._compact():
             self._round()
+        self.proposer.remember()
 
     def _prefill(self) -> None:
         lengths = [len(prompt) for prompt in self.rows.prompts]
@@ -207,13 +192,14 @@ class Call:
             counts = [min(max(length - start, 0), features.shape[1]) for length in lengths]
             # The last chunk is read together with the first block, but for a recorded block, whose shape is that of all others.
             together = end >= longest and self.graphs is None
-            (self.draft.add if together else self.draft.read)(features, counts)
+            if self.proposer.drafter:
+                (self.session.add if together else self.session.read)(features, counts)
             first |= ended
             start = end
-        logits = torch.stack([first[row] for row in range(len(lengths))])
-        none = self.rows.input_ids[:, :0]
-        token = self.pick(self._wide(logits[:, None], none, [0] * len(lengths))[:, 0])
-        self.rows.say([[t] for t in token[:, 0].tolist()])
+        logits = _wide(torch.stack([first[row] for row in range(len(lengths))])[:, None], self.rows)
+        logits = self._process(logits, [[[]] for _ in lengths])[:, 0]
+        token = torch.multinomial(logits.softmax(-1), 1)[:, 0] if self.samples else likeliest(logits)
+        self.rows.say([[t] for t in token.tolist()])
 
     def _compact(self) -> bool:
         """Rows that have ended leave the batch. Returns whether any is left."""
@@ -221,134 +207,77 @@ class Call:
         stay = self.rows.leave()
         if stay and len(stay) < before:
             self.target.cache.keep(stay)
-            self.draft.keep(stay)
+            self.session.keep(stay)
             if self.graphs:
                 self.graphs.forget()
         return bool(stay)
 
     def _round(self) -> None:
-        rows, anchors = self.rows, self.rows.anchors()
-        most = [min(self.max_drafts, room - 1) for room in rows.room()]  # the bonus token needs a place too
-        drafts, q, confidences = self._drafts(anchors, most)
-        counts = [min(drafts.shape[1], n) for n in most]
-
+        anchors, room = self.rows.anchors(), self.rows.room()
+        # the token that follows needs a place too
+        proposal = self.proposer.propose(anchors, [left - 1 for left in room])
         began = time.perf_counter()
-        logits, features = self.target.verify(torch.cat([anchors, drafts], dim=1))
+        logits, features = self.target.verify(anchors, proposal)
         if self.timed:
-            self.length.at(len(most)).saw_verify(drafts.shape[1] + 1, time.perf_counter() - began)
-        said = drafts.tolist()
-        kept, following = self._accept(self._wide(logits, drafts, counts), q, drafts, said, counts)
-        rows.say([said[r][: kept[r]] + [following[r]] for r in range(len(kept))])
-        self.target.cache.lengths = [n + k + 1 for n, k in zip(self.target.cache.lengths, kept, strict=True)]
-        if self.max_drafts:
-            columns = features.shape[1] if self.graphs else max(kept) + 1  # a recorded block reads always as many
-            self.draft.add(features[:, :columns], [k + 1 for k in kept])
-        for place, row in enumerate(rows.alive):
-            rows.statistics[row].accepted.append(kept[place])
-            rows.statistics[row].drafted.append(counts[place])
-            self.length.calibration.observe([c[place] for c in confidences[: counts[place]]], kept[place])
+            self.proposer.budget.costs.saw(proposal.width, time.perf_counter() - began)
+        paths, following = self._accept(_wide(logits, self.rows), proposal)
+        said = [
+            [tree.tokens[node] for node in path] + [token]
+            for tree, path, token in zip(proposal.trees, paths, following, strict=True)
+        ]
+        self._tell(proposal, paths, said)
+        self.rows.say(said)
+        self.target.commit(paths)
+        if self.proposer.drafter:
+            self.session.add(self._along(features, paths), [len(path) + 1 for path in paths])
+        self.proposer.observe(paths, said)
 
-    def _drafts(self, anchors: Tensor, most: list[int]) -> tuple[Tensor, Tensor | None, list[list[float]]]:
-        """Drafts [R, n] with n as pays, the q they were sampled from, and the largest probability at each, n lists of R."""
-        wanted = self.max_drafts if self.graphs else max(most)
-        adaptive = self.settings.verify_length == "auto" and self.timed
-        if adaptive:
-            drafting = self.length.worth(len(most)).drafts_now()
-            probe = self.length.unknown(len(most), self.max_drafts) if drafting else 0
-            if probe is not None:
-                wanted, adaptive = min(wanted, probe), False
-        if wanted == 0:
-            return anchors[:, :0], None, []
-        picker = Picker(self, most, adaptive)
-        began = time.perf_counter()
-        drafts, q = self.draft.draft_block(anchors, wanted, picker, self.settings.candidate_pool)
-        if self.timed:
-            picker.note(began, time.perf_counter())
-        if picker.round is not None:
-            self.length.judge(picker.round, len(most))
-        return drafts, q if self.samples else None, picker.confidences()
+    def _tell(self, proposal: Proposal, paths: list[list[int]], said: list[list[int]]) -> None:
+        for row, tree, path, tokens in zip(self.rows.alive, proposal.trees, paths, said, strict=True):
+            self.rows.statistics[row].note(tree, path)
+            if self.on_round is not None:
+                self.on_round(row, Round(tree, path, tokens))
 
-    def places(self, drafts: Tensor, counts: list[int]) -> list[int]:
-        """Places of each row that can matter: none after an end token, where processors may have nothing to say."""
-        found = []
-        for said, count in zip(drafts.tolist(), counts, strict=True):
-            ends = (place for place, token in enumerate(said) if token in self.rows.eos)
-            found.append(min(count, next(ends, count)) + 1)
-        return found
+    def _along(self, features: Tensor, paths: list[list[int]]) -> Tensor:
+        """Features [R, n + 1, F] of the anchor and a path of nodes, padded; a recorded block reads always as many."""
+        columns = features.shape[1] if self.graphs else max(map(len, paths)) + 1
+        if all(path == list(range(len(path))) for path in paths):
+            return features[:, :columns]
+        slots = [[0, *(node + 1 for node in path)] + [0] * (columns - 1 - len(path)) for path in paths]
+        at = torch.tensor(slots, device=features.device)
+        return features.gather(1, at[..., None].expand(-1, -1, features.shape[2]))
 
-    def _wide(self, logits: Tensor, drafts: Tensor, counts: list[int]) -> Tensor:
-        """The target's logits, processed in at least float32 where the texts are."""
-        logits = logits.to(self.rows.input_ids.device)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return self.processed(wide, drafts, counts)
+    def _process(self, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
+        return self.processing(logits, self.rows.texts(), paths)
 
-    def processed(self, logits: Tensor, drafts: Tensor, counts: list[int], first: int = 0) -> Tensor:
-        """Logits [R, k, V] after the first `first`, `first` + 1, … drafts as processed; γ `counts` say which places matter."""
-        if not self.processing.processors:
-            return logits
-        wanted = [min(max(places - first, 0), logits.shape[1]) for places in self.places(drafts, counts)]
-        return self.processing(logits, self.rows.texts(), drafts, wanted, first)
-
-    def pick(self, logits: Tensor) -> Tensor:
-        """A token [R, 1] from processed logits [R, V]."""
-        return torch.multinomial(logits.softmax(-1), 1) if self.samples else likeliest(logits)[:, None]
-
-    def _accept(
-        self, logits: Tensor, q: Tensor | None, drafts: Tensor, said: list[list[int]], counts: list[int]
-    ) -> tuple[list[int], list[int]]:
-        """How many drafts each row keeps, and the token that follows them; `said` are the drafts on the host."""
-        if not self.samples:
-            return greedy(likeliest(logits).tolist(), said, counts)
-        p = logits.softmax(-1)
-        if drafts.shape[1] == 0:
-            return [0] * len(said), torch.multinomial(p[:, 0], 1)[:, 0].tolist()
-        rule = RULES[self.settings.accept]
-        accepted, token = rule(p, q.softmax(-1), drafts, torch.tensor(counts, device=drafts.device))
-        return accepted.tolist(), token.tolist()
+    def _accept(self, logits: Tensor, proposal: Proposal) -> tuple[list[list[int]], list[int]]:
+        """What each row keeps, and the token that follows."""
+        if self.processing.processors:
+            logits = self._process(logits, [_places(tree, self.rows.eos) for tree in proposal.trees])
+        return accept_sampled(logits, proposal, self.rule) if self.samples else accept_greedy(logits, proposal)
 
 
-class Picker:
-    """Picks drafts for `rollout`, and stops it where the next draft does not pay.
+def _draws(settings: EngineSettings, generation_config) -> bool:
+    """Whether the drafter's nodes are drawn from its q."""
+    if not generation_config.do_sample or settings.draws == "chosen" or settings.accept == "walk":
+        return False
+    cold = generation_config.temperature is not None and generation_config.temperature < COLD
+    return settings.draws == "sampled" or not cold
 
-    Args:
-        most: drafts each row has room for. adaptive: whether to stop; else all drafts that are asked for are made.
-    """
 
-    def __init__(self, call: Call, most: list[int], adaptive: bool):
-        self.call, self.most = call, most
-        self.round = Round(call.length.calibration, call.length.at(len(most)), most) if adaptive else None
-        # What reads the logits alone may be shown a pool's. A rollout in one launch tells neither times nor probabilities.
-        self.compact, self.samples = call.plan is not None, call.samples
-        self.plan = None if call.timed and call.settings.verify_length == "auto" else call.plan
-        self.tops: list[Tensor] = []
-        self.times: list[float] = []
+def _wide(logits: Tensor, rows: Rows) -> Tensor:
+    """The target's logits in at least float32, where the texts are."""
+    logits = logits.to(rows.input_ids.device)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor] | None:
-        self.times.append(time.perf_counter())
-        call = self.call
-        logits = call.processed(logits[:, None], drafts, self.most, first=drafts.shape[1])[:, 0]
-        top = (logits.amax(dim=-1) - logits.logsumexp(dim=-1)).exp()
-        if self.round is not None and not self.round.pays(top.tolist()):
-            return None
-        if (
-            call.samples
-        ):  # processors may forbid the whole pool, or the drafter overflow: any q will do, so long as it is one
-            logits = torch.where(top.isnan()[:, None], 0.0, logits)
-        self.tops.append(top)
-        return call.pick(logits), logits
 
-    def confidences(self) -> list[list[float]]:
-        return torch.stack(self.tops).tolist() if self.tops else []
-
-    def note(self, began: float, ended: float) -> None:
-        """Tell what the block and each step cost. The first pick ends the block; a pick to the next one is a step."""
-        if not self.times:
-            return
-        costs = self.call.length.at(len(self.call.rows.alive))
-        costs.block.append(self.times[0] - began)
-        steps = len(self.tops)
-        if steps:
-            costs.step.append((ended - self.times[0]) / steps)
+def _places(tree, ends: set[int]) -> list[list[int] | None]:
+    """What stands above each slot; None after an end token, where processors may have nothing to say."""
+    paths: list[list[int] | None] = [[]]
+    for parent, token in zip(tree.parents, tree.tokens, strict=True):
+        above = paths[parent + 1]
+        paths.append(None if above is None or token in ends else [*above, token])
+    return paths
 
 
 def generate(target, draft, inputs=None, *, streamer=None, tokenizer=None, stop_strings=None, **kwargs):

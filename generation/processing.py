@@ -42,26 +42,30 @@ class Processing:
         self.processors, self.batch = processors or LogitsProcessorList(), batch
         self.blind = all(type(processor) in BLIND for processor in self.processors)
 
-    def __call__(
-        self, logits: Tensor, texts: dict[int, Tensor], drafts: Tensor, wanted: list[int], first: int = 0
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, texts: dict[int, Tensor], paths: list[list[list[int] | None]]) -> Tensor:
         """Processed logits.
 
         Args:
-            logits: [R, k, V], place j follows the first `first` + j of the drafts. texts: {row: ids [length]}, its padding
-                included, since that is what plain `generate` shows its processors. drafts: [R, first + k - 1] or longer.
-            wanted: places of each row to process; the others, which follow an end token or have no room, are left as they are.
+            logits: [R, k, V]. texts: {row: ids [length]}, its padding included, since that is what plain `generate` shows its
+                processors. paths: drafts after the text that place j of a row follows, [R][k]; None or absent: the place is left as
+                it is, since nothing can come of it.
         """
+        if not self.processors:
+            return logits
         if self.blind:
             flat = logits.flatten(0, 1)
-            return self.processors(drafts.new_zeros(len(flat), 1), flat).view_as(logits)
+            return self.processors(torch.zeros(len(flat), 1, dtype=torch.long, device=flat.device), flat).view_as(
+                logits
+            )
         rows = []
         for at, (row, text) in enumerate(texts.items()):
             places = [
-                self._one(row, torch.cat([text, drafts[at, : first + place]]), logits[at, place])
-                for place in range(wanted[at])
+                logits[at, place]
+                if path is None
+                else self._one(row, torch.cat([text, text.new_tensor(path)]), logits[at, place])
+                for place, path in enumerate(paths[at])
             ]
-            rows.append(torch.cat([*(place[None] for place in places), logits[at, wanted[at] :]]))
+            rows.append(torch.cat([*(place[None] for place in places), logits[at, len(places) :]]))
         return torch.stack(rows)
 
     def _one(self, row: int, ids: Tensor, logits: Tensor) -> Tensor:

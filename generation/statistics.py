@@ -2,6 +2,17 @@
 
 from dataclasses import dataclass, field
 
+from .. drafting.proposal import LOOKUP, Tree  # fmt: skip  # isort: skip
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of the engine put to the target for a row, the nodes that were kept, and the tokens said, the last its own."""
+
+    tree: Tree
+    path: list[int]
+    tokens: list[int]
+
 
 @dataclass
 class DraftStatistics:
@@ -15,10 +26,24 @@ class DraftStatistics:
     Attributes:
         accepted: accepted drafts of each round.
         drafted: drafts put to the target in each round; fewer than a block near the length limit or an end token.
+        lookup: of the accepted drafts of each round, those that only lookup had found.
     """
 
     accepted: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
+    lookup: list[int] = field(default_factory=list)
+
+    @classmethod
+    def together(cls, rows: "list[DraftStatistics]") -> "DraftStatistics":
+        """The rounds of all rows, one row after the other."""
+        parts = ([n for row in rows for n in getattr(row, name)] for name in ("accepted", "drafted", "lookup"))
+        return cls(*parts)
+
+    def note(self, tree: Tree, path: list[int]) -> None:
+        """A round verified a tree and kept a path of it."""
+        self.accepted.append(len(path))
+        self.drafted.append(len(tree))
+        self.lookup.append(sum(tree.source[node] == LOOKUP for node in path))
 
     @property
     def rounds(self) -> int:

@@ -1,4 +1,4 @@
-"""A cache whose rows have lengths of their own: taking drafts back is a smaller number, nothing is copied or cropped.
+"""A cache whose rows have lengths of their own: taking drafts back is a smaller number, nothing is copied unless a branch is kept.
 
 Letters: R rows, L visible slots, n new tokens of a forward. A row's token at position p lies in slot p; slots beyond its length hold
 what is left of rejected drafts and padding, which the masks hide and later tokens overwrite.
@@ -46,6 +46,14 @@ class RowLayer(CacheLayerMixin):
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
         return self.keys[:, :, :visible], self.values[:, :, :visible]
+
+    def move(self, rows: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """Tokens of rows [n] from slots to slots [n]; all are read before any is written."""
+        if not self.is_initialized:
+            return
+        rows, sources, targets = (part.to(self.keys.device) for part in (rows, sources, targets))
+        self.keys[rows, :, targets] = self.keys[rows, :, sources]
+        self.values[rows, :, targets] = self.values[rows, :, sources]
 
     def keep(self, rows: Tensor) -> None:
         """Keep these rows only."""
@@ -112,6 +120,24 @@ class RowCache(Cache):
         if slots > self.capacity:
             self.capacity = _up(slots + max(GROWTH, self.capacity // 2), self.bucket)
 
+    def commit(self, paths: list[list[int]]) -> None:
+        """Keep the anchor and a path of what was read after it: slots of the last forward, 1 and up, rising, a list a row.
+
+        Worked example: length 5, nodes in slots 1 … 4, path [1, 3]: the anchor stays in slot 5 and node 1 in slot 6, node 3 goes from slot
+        8 to slot 7; the length becomes 8. A path [1, 2] moves nothing.
+        """
+        moves = [
+            (row, length + slot, length + place)
+            for row, (length, path) in enumerate(zip(self.lengths, paths, strict=True))
+            for place, slot in enumerate(path, 1)
+            if slot != place
+        ]
+        self.lengths = [length + len(path) + 1 for length, path in zip(self.lengths, paths, strict=True)]
+        if moves:
+            rows, sources, targets = torch.tensor(moves).unbind(1)
+            for layer in self.layers:
+                layer.move(rows, sources, targets)
+
     def keep(self, rows: list[int]) -> None:
         """The other rows leave the batch."""
         self.lengths, self.rows = [self.lengths[row] for row in rows], None
@@ -126,41 +152,3 @@ class RowCache(Cache):
 
 def _up(slots: int, bucket: int) -> int:
     return -(-slots // bucket) * bucket
-
-
-class Tail:
-    """`causal_mask` of rows alike, cut out of one triangle that is made once.
-
-    Worked example: made for 3 tokens after up to 4, its rows are 1111100, 1111110, 1111111. 2 tokens after 1 are its first two rows,
-    columns 3 to 5: 110 and 111.
-    """
-
-    def __init__(self, device: torch.device):
-        self.before = 0
-        self.triangle = torch.ones(0, 0, dtype=torch.bool, device=device)
-
-    def mask(self, before: int, tokens: int) -> Tensor:
-        """[1, 1, tokens, before + tokens] for rows with this many tokens in the cache."""
-        most = max(tokens, len(self.triangle))
-        if before > self.before or most > len(self.triangle):
-            self.before = max(self.before, before + GROWTH)
-            self.triangle = torch.ones(most, self.before + most, dtype=torch.bool, device=self.triangle.device)
-            self.triangle = self.triangle.tril(self.before)
-        start = self.before - before
-        return self.triangle[:tokens, start : start + before + tokens][None, None]
-
-
-def causal_mask(at: Tensor, visible: int, window: int | None = None) -> Tensor:
-    """Who sees what when rows read new tokens.
-
-    Args:
-        at: [R, tokens], position of each query. window: of a sliding-window layer, itself included.
-
-    Returns:
-        [R, 1, tokens, visible], True where a query may look. Positions [[2], [4]], 5 visible: 11100 and 11111.
-    """
-    keys = torch.arange(visible, device=at.device)
-    mask = keys <= at[..., None]
-    if window is not None:
-        mask &= keys > at[..., None] - window
-    return mask[:, None]

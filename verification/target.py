@@ -1,11 +1,14 @@
 """The target's side of the engine: prefill and verify over rows of different lengths."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
+from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
-from . cache import RowCache, Tail, causal_mask  # fmt: skip  # isort: skip
+from . cache import RowCache  # fmt: skip  # isort: skip
+from . mask import Tail, causal_mask, tree_mask  # fmt: skip  # isort: skip
 
 FEW = 64  # tokens of a verification, at most, whose mask is cut out of a triangle that stays
 
@@ -71,15 +74,16 @@ class RowTarget:
             yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
         self.cache.lengths = lengths
 
-    def verify(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Read anchors and drafts [R, n + 1] after the rows' own lengths, which stay: the caller says what was kept.
+    def verify(self, anchors: Tensor, proposal: Proposal) -> tuple[Tensor, Tensor]:
+        """Read anchors [R, 1] and the nodes below them after the rows' own lengths, which stay: `commit` says what was kept.
 
         Returns:
-            logits [R, n + 1, V] and features [R, n + 1, F * hidden].
+            logits [R, n + 1, V] and features [R, n + 1, F * hidden], of each slot.
         """
-        positions, masks = self._place(tokens.shape[1])
+        tokens = torch.cat([anchors, proposal.tokens(anchors.device)], dim=1)
+        positions, masks = self._place(tokens.shape[1]) if proposal.is_chain() else self._place_trees(proposal)
         if self.graphs is None:
-            return self._forward(self.run, tokens, positions, masks)
+            return self._forward(self.run, tokens.to(self.device), positions, masks)
 
         def work(ids: Tensor, positions: Tensor, slots: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
             self.cache.slots = slots
@@ -89,11 +93,32 @@ class RowTarget:
         state = self.cache.visible, self.cache.capacity
         return self.graphs("verify", work, *state, ids=tokens, positions=positions, slots=self.cache.slots, **named)
 
+    def commit(self, paths: list[list[int]]) -> None:
+        """Of what was verified last, every row keeps its anchor and these nodes, from the anchor down."""
+        self.cache.commit([[node + 1 for node in path] for path in paths])
+
     def _place(self, tokens: int):
         """Say where the next tokens go; returns their positions [R, tokens] and masks."""
         self.cache.place(tokens, self.device)
         positions = self._positions(tokens)
         return positions, self._masks(positions)
+
+    def _place_trees(self, proposal: Proposal):
+        """The same for trees: a node's position is its depth behind the text, its slot its number."""
+        depths, ancestors, lengths = proposal.depths(), proposal.ancestors(), self.cache.lengths
+        self.cache.place(depths.shape[1], self.device)
+        positions = torch.from_numpy(np.array(lengths)[:, None] + depths).to(self.device)
+
+        def masked(window: int | None) -> Tensor:
+            return self._ready(tree_mask(lengths, ancestors, depths, self.device, window))
+
+        if self.window is None:
+            masks = masked(None)
+        elif self.mixed:
+            masks = {"full_attention": masked(None), "sliding_attention": masked(self.window)}
+        else:
+            masks = masked(self.window)
+        return positions.clamp(max=self.longest - 1), masks
 
     def _forward(self, run, ids: Tensor, positions: Tensor, masks, logits_to_keep=0) -> tuple[Tensor, Tensor]:
         out = run(

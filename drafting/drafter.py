@@ -1,0 +1,87 @@
+"""What a drafter brings, and what it is told: the seam between the loops and Domino, SpecBlock or any other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . calibration import Calibration  # fmt: skip  # isort: skip
+from . fused_chain import Plan  # fmt: skip  # isort: skip
+from . proposal import Proposal  # fmt: skip  # isort: skip
+
+# (logits [R, W, V] in at least float32, tokens drafted on each lane's path, lists [R][W]) -> processed logits
+Process = Callable[[Tensor, list[list[list[int]]]], Tensor]
+
+
+@dataclass(frozen=True)
+class Picking:
+    """How drafts are picked out of logits.
+
+    Attributes:
+        samples: nodes are drawn, else they are the likeliest. process: the call's processors; None: there are none. blind: they look at
+            the logits alone, so they may be shown those of a pool. banned: tokens that are never drafted. ends: tokens after
+            which a text is over. plan: says it all where one launch may draft a chain by itself (`fused_chain.py`).
+    """
+
+    samples: bool = False
+    process: Process | None = None
+    blind: bool = True
+    banned: tuple[int, ...] = ()
+    ends: frozenset[int] = frozenset()
+    plan: Plan | None = None
+
+    def processed(self, head, logits: Tensor, paths: list[list[list[int]]]) -> Tensor:
+        """Logits [R, W, m] of a head's pool as processed; tokens that are banned have -inf."""
+        if self.process is not None and self.blind:
+            logits = self.process(logits, paths)
+        elif self.process is not None:
+            logits = head.narrow(self.process(head.wide(logits), paths))
+        if not self.banned:
+            return logits
+        banned = torch.tensor(self.banned, device=logits.device)
+        if head.ids is None:
+            return logits.index_fill(-1, banned, -torch.inf)
+        return logits.masked_fill(torch.isin(head.ids, banned)[:, None], -torch.inf)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What kind of trees, and how large.
+
+    Attributes:
+        nodes: at most, a row. depths: at most, of each row. floor: nodes of less reach are not worth verifying. chain: a chain instead of a
+            tree. calibration: reach is estimated by it. cut: for nodes that are drawn: told the reach of all there could be, falling, lists
+            [R][n], it says below which reach each row's are left out.
+    """
+
+    nodes: int
+    depths: list[int]
+    floor: float
+    chain: bool
+    calibration: Calibration
+    cut: Callable[[list[list[float]]], list[float]] | None = None
+
+
+class DraftSession(Protocol):
+    """A drafter's state of one call: what it has read of every row."""
+
+    def read(self, features: Tensor, counts: list[int]) -> None:
+        """Take in features [R, c, F * hidden] of newly verified tokens, of which each row's first `counts` are true, at once."""
+
+    def add(self, features: Tensor, counts: list[int]) -> None:
+        """The same, with the next proposal."""
+
+    def propose(self, anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
+        """Trees below the anchors [R, 1]."""
+
+    def keep(self, rows: list[int]) -> None:
+        """The other rows left the batch."""
+
+
+class Drafter(Protocol):
+    """What a model package brings: Domino, SpecBlock, later others."""
+
+    def open(self, target, rows: int, device: torch.device, **settings) -> DraftSession:
+        """The state of one call with this target."""

@@ -1,0 +1,125 @@
+"""The best tree of a given size: nodes in order of reach, the product of chances along their path.
+
+Since a child's reach is never above its parent's, the B nodes of largest reach form a tree, and it has the most expected tokens of all
+trees of B nodes. It is grown depth by depth, all lanes of a depth in one step, and still exact: the best node of rank r at depth d has
+r - 1 betters there and d - 1 ancestors in the tree, so r ≤ B - d + 1, and a node with children in the tree r ≤ B - d.
+
+Letters: R rows, W lanes (nodes that may have children), k children of a lane, B nodes, D depths.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . proposal import DRAFTER, Tree  # fmt: skip  # isort: skip
+
+
+class Frontier(Protocol):
+    """What a drafter brings: lanes that are asked for their children, then replaced by some of them."""
+
+    def children(self, depth: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Chances, tokens and calibration cells [R, W, k] of each lane's k ≤ most likeliest children at this depth, from 1."""
+
+    def advance(self, lanes: Tensor, tokens: Tensor) -> None:
+        """The lanes are now the children `tokens` [R, W'] of the lanes numbered `lanes` [R, W']."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The best nodes of a row in order of reach, parents first: reach, number of the parent (-1: anchor), token, cell; lists of R."""
+
+    reach: list[list[float]]
+    parents: list[list[int]]
+    tokens: list[list[int]]
+    cells: list[list[int]]
+
+    def tree(self, row: int, depths: int) -> Tree:
+        """One row's nodes that are no deeper than it has room for."""
+        tree, level, number = Tree(), [0], {-1: -1}
+        for node, parent in enumerate(self.parents[row]):
+            level.append(level[parent + 1] + 1)
+            if level[-1] <= depths:
+                made = self.tokens[row][node], number[parent], self.reach[row][node], DRAFTER, self.cells[row][node]
+                number[node] = tree.add(*made)
+        return tree
+
+
+@dataclass
+class _Ledger:
+    """The best nodes seen so far, [R, ≤ B] each, in order of reach; `name` is a number that stays."""
+
+    reach: Tensor
+    parent: Tensor
+    token: Tensor
+    cell: Tensor
+    name: Tensor
+
+    def fields(self) -> list[Tensor]:
+        return [self.reach, self.parent, self.token, self.cell, self.name]
+
+    def best(self, other: "_Ledger", nodes: int) -> "_Ledger":
+        """The best of both; of equals the earlier, so that parents stay before children."""
+        both = [torch.cat(pair, dim=1) for pair in zip(self.fields(), other.fields(), strict=True)]
+        order = both[0].sort(dim=1, descending=True, stable=True).indices[:, :nodes]
+        return _Ledger(*(part.gather(1, order) for part in both))
+
+
+def best_first(
+    frontier: Frontier, rows: int, nodes: int, depths: int, floor: float, ends: Tensor, branch: int | None = None
+) -> Grown:
+    """The best tree of each row.
+
+    Args:
+        nodes: B. depths: D. floor: nodes of less reach are not worth verifying. ends: tokens after which a text is over; they have no
+            children. branch: children a node may have, 1 makes a chain; None: as many as are among the best.
+
+    Worked example, B = 3: the anchor's children have chances .6 and .3, those of the first .5 and .4, of the second .9: reaches are .6,
+    .3 | .3, .24 | .27. The tree is .6, .3 and the first's child of .3: of equal reach the shallower node goes first.
+    """
+    ledger, reach, name, said = None, None, None, 0
+    for depth in range(1, depths + 1):
+        chance, token, cell = frontier.children(depth, min(nodes - depth + 1, branch or nodes))
+        (lanes, children), device = chance.shape[1:], chance.device
+        if reach is None:
+            reach, name = chance.new_ones(rows, 1), torch.full((rows, 1), -1, device=device)
+        new = _Ledger(
+            (reach[..., None] * chance).flatten(1),
+            name[..., None].expand(-1, -1, children).flatten(1),
+            token.flatten(1),
+            cell.flatten(1),
+            torch.arange(said, said + lanes * children, device=device).expand(rows, -1),
+        )
+        said += lanes * children
+        ledger = new.best(_none(new), nodes) if ledger is None else ledger.best(new, nodes)
+        if depth == min(depths, nodes):
+            break
+        # what is not among the best so far, or below the floor, has no child there either
+        least = ledger.reach[:, -1:] if ledger.reach.shape[1] == nodes else ledger.reach.new_zeros(rows, 1)
+        alive = (new.reach >= least.clamp(min=floor)) & (new.reach > 0) & ~torch.isin(new.token, ends)
+        width = min(int(alive.sum(dim=1).max()), nodes - depth)
+        if width == 0:
+            break
+        reach = torch.where(alive, new.reach, 0)
+        reach, place = reach.sort(dim=1, descending=True, stable=True)
+        reach, place = reach[:, :width], place[:, :width]
+        name = new.name.gather(1, place)
+        frontier.advance(place // children, new.token.gather(1, place))
+    return _on_the_host(ledger, floor)
+
+
+def _none(like: _Ledger) -> _Ledger:
+    return _Ledger(*(part[:, :0] for part in like.fields()))
+
+
+def _on_the_host(ledger: _Ledger, floor: float) -> Grown:
+    grown = Grown([], [], [], [])
+    for reach, parents, tokens, cells, names in zip(*(part.tolist() for part in ledger.fields()), strict=True):
+        count = sum(r >= floor and r > 0 for r in reach)  # they fall
+        number = {-1: -1} | {name: place for place, name in enumerate(names[:count])}
+        grown.reach.append(reach[:count])
+        grown.parents.append([number[parent] for parent in parents[:count]])
+        grown.tokens.append(tokens[:count])
+        grown.cells.append(cells[:count])
+    return grown

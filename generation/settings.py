@@ -1,0 +1,66 @@
+"""How the engine decodes."""
+
+from dataclasses import dataclass
+
+from .. verification.accept import RULES  # fmt: skip  # isort: skip
+
+MOST = 64  # nodes of a tree, at most
+COLD = 0.5  # temperature below which "auto" chooses nodes instead of drawing them
+SHAPES = ("auto", "tree", "chain")
+DRAWS = ("auto", "sampled", "chosen")
+
+
+def _whole(value, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine decodes.
+
+    Attributes:
+        budget: nodes of a round's tree, or "auto" for as many as pay (`budget.py`); `num_assistant_tokens` bounds either. 0 decodes
+            without drafts.
+        shape: what the drafter proposes, "tree" or "chain"; "auto" is a tree on a CPU and a chain elsewhere, where trees never ran.
+        lookup: whether what followed the last tokens earlier in the text is drafted, too.
+        lookup_memory: tokens of earlier answers with this drafter that are searched as well; they stay in memory.
+        draws: with sampling, whether the drafter's nodes are "sampled" from its q or "chosen", the likeliest; "auto" goes by temperature.
+        accept: rule for sampled nodes, see `accept.RULES`; greedy decoding has but one.
+        draft_window: recent tokens the drafter's context keeps besides the first four; None keeps all.
+        prefill_chunk: tokens of a prompt read at a time.
+        candidate_pool: tokens that the drafter's nodes come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
+        compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
+        graphs: on a GPU, record verification, block and head once for a shape and replay them as one launch each (`graphs.py`).
+        pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed_weights.py`), which takes
+            the memory of the weights again and is left out where a quarter of the free memory does not hold that.
+    """
+
+    budget: int | str = "auto"
+    shape: str = "auto"
+    lookup: bool = True
+    lookup_memory: int = 0
+    draws: str = "auto"
+    accept: str = "traversal"
+    draft_window: int | None = None
+    prefill_chunk: int = 512
+    candidate_pool: int = 1024
+    compile: bool = False
+    graphs: bool = False
+    pack: bool = True
+
+    def __post_init__(self):
+        for name, allowed in (("accept", tuple(RULES)), ("shape", SHAPES), ("draws", DRAWS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+        if self.budget != "auto" and not (_whole(self.budget, 0) and self.budget <= MOST):
+            raise ValueError(f'budget must be "auto" or a number of nodes from 0 to {MOST}, got {self.budget!r}.')
+        for name in ("candidate_pool", "lookup_memory"):
+            if not _whole(getattr(self, name), 0):
+                raise ValueError(f"{name} must be a number of tokens, 0 or more, got {getattr(self, name)!r}.")
+        if not _whole(self.prefill_chunk, 1):
+            raise ValueError(f"prefill_chunk must be a positive number of tokens, got {self.prefill_chunk!r}.")
+        if self.draft_window is not None and not _whole(self.draft_window, 1):
+            raise ValueError(f"draft_window must be a positive number of tokens, got {self.draft_window!r}.")
+        for name in ("lookup", "compile", "graphs", "pack"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")

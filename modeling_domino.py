@@ -28,16 +28,13 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/sequences import *
     from .generation/settings import *
     from .generation/statistics import *
-    from .kernels/accept import *
     from .kernels/common import *
-    from .kernels/greedy_step import *
-    from .kernels/gru import *
     from .kernels/operators import *
     from .kernels/pool import *
-    from .kernels/reference import *
     from .kernels/rollout import *
-    from .kernels/sample_step import *
+    from .kernels/sample import *
     from .kernels/seam import *
+    from .kernels/tiles import *
     from .verification/accept import *
     from .verification/cache import *
     from .verification/features import *

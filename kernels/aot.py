@@ -20,13 +20,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from triton.knobs import nvidia
 
-from . accept import accept_kernel  # fmt: skip  # isort: skip
 from . common import VARYING, rounding, tile, triton, wide  # fmt: skip  # isort: skip
-from . greedy_step import greedy_kernel, scores_config  # fmt: skip  # isort: skip
-from . gru import GRU_LAUNCH, gru_config, gru_kernel  # fmt: skip  # isort: skip
 from . pool import pool_kernel  # fmt: skip  # isort: skip
 from . rollout import LAUNCH, rollout_config, rollout_kernel  # fmt: skip  # isort: skip
-from . sample_step import SAMPLE_LAUNCH, SAMPLE_TILE, sample_kernel, scores_kernel  # fmt: skip  # isort: skip
+from . sample import SAMPLE_LAUNCH, SAMPLE_TILE, sample_kernel  # fmt: skip  # isort: skip
 
 ARCHITECTURES = (80, 90, 120)
 RANK, GRU, VOCAB, HIDDEN, DRAFTS = 256, 1024, 151936, 4096, 16  # the published drafter's for Qwen3-8B
@@ -49,33 +46,14 @@ class Build:
 
 def builds(weights: str) -> Iterator[Build]:
     """All launches with weights of one of `DTYPES`: the single operators, then the rollouts."""
-    dtype = DTYPES[weights]
-    rounds = {"WIDE": wide(dtype), "ROUND": rounding(dtype)}
     w, f, i = f"*{weights}", "*fp32", "*i64"
-    step = {"z": w, "s": f, "w2": w, "base": f}
-    draw = {"temperature": "fp32", "top_p": "fp32"}
-    scored = {"z_stride": RANK, "s_stride": RANK, "w2_stride": RANK, "base_stride": VOCAB}
-    scored |= {"rank": RANK, "vocab": VOCAB}
-    scores = {**scores_config(RANK, VOCAB, dtype), **rounds}
-    yield Build(
-        "gru",
-        gru_kernel,
-        {"x": w, "before": f, "after": f, "w_hh": w},
-        {"x_stride": 3 * GRU, "w_stride": GRU, "gru": GRU},
-        {**gru_config(GRU, dtype), **rounds},
-        GRU_LAUNCH,
-    )
-    yield Build("greedy_step", greedy_kernel, {**step, "best": i}, scored, scores, {"num_warps": 4})
-    yield Build("scores", scores_kernel, {**step, "logits": f}, scored, scores, {"num_warps": 4})
-    drawn, cut = {"size": VOCAB}, {"K": True, "P": True, "BLOCK": SAMPLE_TILE}
-    yield Build("sample", sample_kernel, {"logits": f, "noise": f, "drawn": i, **draw}, drawn, cut, SAMPLE_LAUNCH)
+    draw = {"logits": f, "noise": f, "drawn": i, "temperature": "fp32", "top_p": "fp32"}
+    cut = {"K": True, "P": True, "BLOCK": SAMPLE_TILE}
+    yield Build("sample", sample_kernel, draw, {"size": VOCAB}, cut, SAMPLE_LAUNCH)
     pool = {"base": f, "w2": w, "ids": i, "rows": w, "pooled": f}
     pooled = {"base_stride": DRAFTS * VOCAB, "slot_stride": VOCAB, "w2_stride": RANK}
     pooled |= {"size": POOL, "rank": RANK}
     yield Build("pool", pool_kernel, pool, pooled, {"BV": 32, "BK": tile(RANK, 256)}, {"num_warps": 4})
-    accept = dict.fromkeys(("choices", "drafts", "counts", "accepted", "said"), i)
-    given = {"choice_stride": DRAFTS + 1, "draft_stride": DRAFTS, "drafted": DRAFTS}
-    yield Build("accept", accept_kernel, accept, given, {"BN": 32}, {"num_warps": 1})
     yield from _rollouts(weights)
 
 

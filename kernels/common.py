@@ -20,7 +20,6 @@ except ImportError as error:  # the seam asks before it imports a kernel
 # Copies of this folder (installed, by remote code) must not register one another's operators.
 NAMESPACE = re.sub(r"\W", "_", __name__.rpartition(".")[0])
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-BATCH_TILE = 16  # texts of a tile: the least that tensor cores take
 HIGHEST = 0xFFFFFFFF
 LOWEST_SCORE = -(2**63)
 # Integers that change from block to block, as texts end and lengths are chosen. Triton compiles a kernel anew, which takes a
@@ -36,10 +35,6 @@ def rounding(dtype: torch.dtype) -> int:
 def wide(dtype: torch.dtype) -> bool:
     """Whether products with weights of `dtype` are made in float32: always in the interpreter, whose bfloat16 dot is garbage."""
     return INTERPRETED or rounding(dtype) == 0
-
-
-def cdiv(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def tile(width: int, most: int, least: int = 16) -> int:

@@ -1,9 +1,9 @@
-"""The block's candidate pool: base logits and rows of W2 gathered in one launch. Twin: `reference.gather_pool`."""
+"""The block's candidate pool: base logits and rows of W2 gathered in one launch. Twin: `twins.gather_pool`."""
 
 import torch
 from torch import Tensor
 
-from . common import NAMESPACE, VARYING, cdiv, rows_of, tile, tl, triton  # fmt: skip  # isort: skip
+from . common import NAMESPACE, VARYING, rows_of, tile, tl, triton  # fmt: skip  # isort: skip
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -43,7 +43,7 @@ def gather_pool(base: Tensor, w2: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.empty(batch, size, rank, dtype=w2.dtype, device=w2.device)
     pooled = torch.empty(batch, slots, size, dtype=torch.float32, device=base.device)
     with torch.cuda.device_of(base):
-        pool_kernel[cdiv(size, 32), batch](
+        pool_kernel[triton.cdiv(size, 32), batch](
             base, base.stride(0), base.stride(1), w2, w2.stride(0), ids, rows, pooled, slots, size, rank,
             BV=32, BK=tile(rank, 256), num_warps=4,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The whole rollout in one persistent launch, greedy or sampled, over a pool or the vocabulary. Twins: `reference.rollout_*`.
+"""The whole rollout in one persistent launch, greedy or sampled, over a pool or the vocabulary. Twins: `twins.rollout_*`.
 
 As many programs as the device holds at once walk the block together. A step has three phases, each shared out among all of
 them and each ended by a barrier: GRU, W_s S, scores; sampling adds a fourth, the draw. So the launches of a block are one,
@@ -9,10 +9,9 @@ cache. With one program there is nothing to wait for, which is how the interpret
 import torch
 from torch import Tensor
 
-from . common import BATCH_TILE, INTERPRETED, LOWEST_SCORE, NAMESPACE, VARYING, index_of, pack, product, rounding, rows_of, tl, triton, unpack, wide  # fmt: skip  # isort: skip
-from . greedy_step import pooled_tile, scores_config, scores_tile  # fmt: skip  # isort: skip
-from . gru import gru_config, gru_tile  # fmt: skip  # isort: skip
-from . sample_step import SAMPLE_TILE, filters, sample_row  # fmt: skip  # isort: skip
+from . common import INTERPRETED, LOWEST_SCORE, NAMESPACE, VARYING, index_of, pack, rounding, rows_of, tile, tl, triton, unpack, wide  # fmt: skip  # isort: skip
+from . sample import SAMPLE_TILE, filters, sample_row  # fmt: skip  # isort: skip
+from . tiles import code_tile, gru_tile, pooled_tile, scores_tile  # fmt: skip  # isort: skip
 
 # One program fills a multiprocessor, so it may have nearly all registers; left alone, ptxas spills to fit two.
 LAUNCH = {"num_warps": 8, "maxnreg": 240}
@@ -26,27 +25,6 @@ def meet(counter, target):
     while arrived < target:
         arrived = tl.atomic_add(counter, 0, sem="acquire", scope="gpu")
     tl.debug_barrier()
-
-
-@triton.jit
-def code_tile(
-    state, w_s, w_stride, out, r_tile, b_tile, batch, rank, gru,
-    BG: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """W_s S of BG ranks and BB texts into out [batch, rank], float32."""
-    r, b = r_tile * BG + tl.arange(0, BG), b_tile * BB + tl.arange(0, BB)
-    in_r, in_b = r < rank, b < batch
-    b64 = b.to(tl.int64)
-    acc = tl.zeros((BG, BB), dtype=tl.float32)
-    for start in range(0, gru, BK):
-        k = start + tl.arange(0, BK)
-        in_k = (k < gru)[:, None] & in_b[None, :]
-        s = tl.load(state + b64[None, :] * gru + k[:, None], mask=in_k, other=0.0, cache_modifier=".cg")
-        w = tl.load(
-            w_s + r.to(tl.int64)[:, None] * w_stride + k[None, :], mask=in_r[:, None] & (k < gru)[None, :], other=0.0
-        )
-        acc = product(w, s, acc, WIDE)
-    tl.store(out + b64[None, :] * rank + r[:, None], acc, mask=in_r[:, None] & in_b[None, :])
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -136,9 +114,14 @@ def rollout_kernel(
 
 
 def rollout_config(gru: int, rank: int, size: int, dtype: torch.dtype) -> dict[str, int]:
-    """Tiles of all phases, those of the single steps; the draw's is halved, since this kernel has no registers to spare."""
-    units, scores = gru_config(gru, dtype), scores_config(rank, size, dtype)
-    tiles = {"BG": units["BG"], "BB": BATCH_TILE, "BKG": units["BK"], "BV": scores["BV"], "BKR": scores["BK"]}
+    """Tiles of all phases, as large as they can be without spilling registers (`aot.py`).
+
+    16 units or ranks a tile, so that a GRU of 1024 is shared out among 64 programs, each reading 96 kB of bfloat16 weights; 16
+    texts, the least that tensor cores take. The draw's are halved: this kernel has no registers to spare.
+    """
+    depth = 128 // dtype.itemsize
+    tokens = 2048 if INTERPRETED and size > 8192 else 32  # the interpreter pays for every tile
+    tiles = {"BG": 16, "BB": 16, "BKG": tile(gru, depth), "BV": tokens, "BKR": tile(rank, depth)}
     return {**tiles, "BLOCK": SAMPLE_TILE // 2}
 
 
@@ -218,7 +201,7 @@ def rollout_sample(
     top_k: int,
     top_p: float,
 ) -> tuple[Tensor, Tensor]:
-    """Walk the block, each draft drawn as `sample_step.sample` draws.
+    """Walk the block, each draft drawn as `sample.sample` draws.
 
     Args:
         given … ids: see `rollout_greedy`. noise: [batch, n - f], uniform in [0, 1). temperature, top_k, top_p: see `sample`.

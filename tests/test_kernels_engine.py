@@ -88,7 +88,7 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
     assert (q.isfinite().sum(-1) <= 6).all()
 
     def replay(logits, so_far):
-        from domino.kernels.reference import warp
+        from domino.kernels.twins import warp
 
         logits = logits.index_fill(1, banned, -torch.inf)
         return drafts[:, so_far.shape[1] : so_far.shape[1] + 1], warp(logits, 0.8, 6, 0.9)

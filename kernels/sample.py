@@ -1,10 +1,9 @@
-"""One sampling step: temperature, top-k, top-p and a draw from given noise, q kept. Twins: `reference.sample`, `reference.sample_step`."""
+"""A draw: temperature, top-k, top-p and inverse CDF from given noise, q kept. Twin: `twins.sample`."""
 
 import torch
 from torch import Tensor
 
-from . common import INTERPRETED, NAMESPACE, VARYING, cdiv, order, rounding, rows_of, tl, triton, wide  # fmt: skip  # isort: skip
-from . greedy_step import scores_config, scores_tile  # fmt: skip  # isort: skip
+from . common import INTERPRETED, NAMESPACE, VARYING, order, tl, triton  # fmt: skip  # isort: skip
 
 NOWHERE = tl.constexpr(0x7FFFFFFF)
 LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
@@ -103,33 +102,9 @@ def sample_kernel(
     tl.store(drawn + b, place.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=VARYING)
-def scores_kernel(
-    z, z_stride, s, s_stride, w2, w2_stride, base, base_stride, logits, batch, rank, vocab,
-    BB: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr, WIDE: tl.constexpr, ROUND: tl.constexpr,
-):  # fmt: skip
-    v = tl.program_id(0) * BV + tl.arange(0, BV)
-    b = tl.program_id(1) * BB + tl.arange(0, BB)
-    x = scores_tile(
-        z, z_stride, s, s_stride, w2, w2_stride, base, base_stride, v, b, batch, rank, vocab, BB, BV, BK, WIDE, ROUND
-    )
-    place = logits + b.to(tl.int64)[None, :] * vocab + v.to(tl.int64)[:, None]
-    tl.store(place, x, mask=(v < vocab)[:, None] & (b < batch)[None, :])
-
-
 def filters(top_k: int, top_p: float) -> dict[str, bool]:
     """Which of the two cut anything; 0 and 1.0 do not."""
     return {"K": top_k > 0, "P": top_p < 1}
-
-
-def _draw(logits: Tensor, noise: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    drawn = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    with torch.cuda.device_of(logits):
-        sample_kernel[(len(logits),)](
-            logits, noise.float().contiguous(), drawn, logits.shape[1], float(temperature), top_k, float(top_p),
-            **filters(top_k, top_p), BLOCK=SAMPLE_TILE, **SAMPLE_LAUNCH,
-        )  # fmt: skip
-    return drawn
 
 
 @torch.library.custom_op(f"{NAMESPACE}::sample", mutates_args=())
@@ -144,38 +119,15 @@ def sample(logits: Tensor, noise: Tensor, temperature: float, top_k: int, top_p:
         places [batch], int64, and q as logits [batch, size], float32, -inf where cut.
     """
     q = torch.where(logits.isnan(), -float("inf"), logits).to(torch.float32, memory_format=torch.contiguous_format)
-    return _draw(q, noise, temperature, top_k, top_p), q
+    drawn = torch.empty(len(q), dtype=torch.int64, device=q.device)
+    with torch.cuda.device_of(q):
+        sample_kernel[(len(q),)](
+            q, noise.float().contiguous(), drawn, q.shape[1], float(temperature), top_k, float(top_p),
+            **filters(top_k, top_p), BLOCK=SAMPLE_TILE, **SAMPLE_LAUNCH,
+        )  # fmt: skip
+    return drawn, q
 
 
 @sample.register_fake
 def _(logits, noise, temperature, top_k, top_p):
     return logits.new_empty(logits.shape[0], dtype=torch.int64), logits.new_empty(logits.shape, dtype=torch.float32)
-
-
-@torch.library.custom_op(f"{NAMESPACE}::sample_step", mutates_args=())
-def sample_step(
-    z: Tensor, s: Tensor, w2: Tensor, base: Tensor, noise: Tensor, temperature: float, top_k: int, top_p: float
-) -> tuple[Tensor, Tensor]:
-    """`sample` of base + W2 SiLU(z + s).
-
-    Args:
-        z, s: [batch, rank]. w2: [vocab, rank]. base: [batch, vocab]. noise, temperature, top_k, top_p: see `sample`.
-
-    Returns:
-        tokens [batch], int64, and q as logits [batch, vocab], float32.
-    """
-    (batch, rank), vocab = z.shape, len(w2)
-    z, s, w2, base = (rows_of(t) for t in (z, s, w2, base))
-    q = torch.empty(batch, vocab, dtype=torch.float32, device=z.device)
-    config = scores_config(rank, vocab, w2.dtype)
-    with torch.cuda.device_of(z):
-        scores_kernel[cdiv(vocab, config["BV"]), cdiv(batch, config["BB"])](
-            z, z.stride(0), s, s.stride(0), w2, w2.stride(0), base, base.stride(0), q, batch, rank, vocab,
-            **config, WIDE=wide(w2.dtype), ROUND=rounding(w2.dtype), num_warps=4,
-        )  # fmt: skip
-    return _draw(q, noise, temperature, top_k, top_p), q
-
-
-@sample_step.register_fake
-def _(z, s, w2, base, noise, temperature, top_k, top_p):
-    return z.new_empty(z.shape[0], dtype=torch.int64), z.new_empty(z.shape[0], w2.shape[0], dtype=torch.float32)

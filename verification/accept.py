@@ -143,6 +143,8 @@ def traversal(tables: Tables, flip: Flip) -> Verdict:
     """
 
     def visit(slot: int, w: float) -> Verdict | None:
+        if not w:
+            return None
         here = _Slot(tables, slot, w)
         for child in tables.children[slot]:
             token = tables.column[child]
@@ -152,7 +154,9 @@ def traversal(tables: Tables, flip: Flip) -> Verdict:
             here.miss(token)
         return Verdict([], here.law, here.rest) if slot == 0 or flip(here.w) else None
 
-    return visit(0, 1)
+    verdict = visit(0, 1)
+    assert verdict  # the anchor is always kept
+    return verdict
 
 
 def greedy_walk(choices: list[int], tokens: list[int], parents: list[int], count: int) -> tuple[list[int], int]:

@@ -68,7 +68,9 @@ def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], d
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return {}
     found = groups(model)
-    new = {module.weight.data_ptr(): module.weight.nbytes for group in found if group[0] not in _known for module in group}
+    new = {
+        module.weight.data_ptr(): module.weight.nbytes for group in found if group[0] not in _known for module in group
+    }
     if new and sum(new.values()) > LARGEST_SHARE * _free_memory():
         return {}
     marks = iter(_marks([module.weight for group in found for module in group]))

@@ -20,7 +20,9 @@ from . packed_weights import packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import with_short_rotary  # fmt: skip  # isort: skip
 
-Exchanged = dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]]  # module -> class of its view and what that has besides
+Exchanged = dict[
+    nn.Module, tuple[type[nn.Module], dict[str, Any]]
+]  # module -> class of its view and what that has besides
 
 OWN = (
     "_parameters",
@@ -83,7 +85,8 @@ def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) ->
     for name in OWN:
         state[name] = state[name].copy()
     state["_modules"] = {
-        name: child if child is None else _view(child, exchanged, regroup, seen) for name, child in module._modules.items()
+        name: child if child is None else _view(child, exchanged, regroup, seen)
+        for name, child in module._modules.items()
     }
     kind, besides = exchanged.get(module, (type(module), {}))
     state |= besides

@@ -48,7 +48,18 @@ def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
     if packs:
         for module in view.modules():
             with_short_rotary(module)
+            _find_children_at_once(module)
     return view
+
+
+def _find_children_at_once(view: nn.Module) -> None:
+    """Modules also as plain attributes: torch searches for them in three dictionaries, seven hundred times a round.
+
+    Where one is exchanged later, torch takes the plain attribute away.
+    """
+    for name, child in view._modules.items():
+        if child is not None and not hasattr(type(view), name):
+            view.__dict__.setdefault(name, child)
 
 
 def regroups(model: nn.Module) -> bool:

@@ -11,8 +11,9 @@ import torch
 from domino import generate
 from domino.acceleration.graphs import Graphs
 from domino.drafting.fused_chain import Plan, fused_rollout
-from domino.generation import accept, engine
+from domino.generation import engine
 from domino.kernels import seam
+from domino.verification import accept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import FAMILIES, VOCAB, make_draft, make_target

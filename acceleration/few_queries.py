@@ -51,12 +51,13 @@ def _for_groups(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return mask.repeat(1, 1, groups, 1)
+    mask_of_all = mask[:1] if mask.stride(0) == 0 else mask  # rows that share one, shown as many
     count = None if mask.is_inference() else mask._version  # a mask filled anew is another
     made = mask.__dict__.setdefault("_for_groups", {})
     known = groups, dtype, count
     if known not in made:
         made.clear()
-        made[known] = _additive(mask, torch.promote_types(dtype, torch.float32)).repeat(1, 1, groups, 1)
+        made[known] = _additive(mask_of_all, torch.promote_types(dtype, torch.float32)).repeat(1, 1, groups, 1)
     return made[known]
 
 

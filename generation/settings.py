@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .. verification.accept import RULES  # fmt: skip  # isort: skip
 
 MOST = 64  # nodes of a tree, at most
-COLD = 0.5  # temperature below which "auto" chooses nodes instead of drawing them
+COLD = 0.7  # temperature below which "auto" chooses nodes instead of drawing them
 SHAPES = ("auto", "tree", "chain")
 DRAWS = ("auto", "sampled", "chosen")
 

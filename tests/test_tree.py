@@ -156,7 +156,9 @@ class Written:
         return chance, token, torch.zeros_like(token)
 
     def advance(self, lanes: Tensor, tokens: Tensor) -> None:
-        self.paths = [(*self.paths[lane], token) for lane, token in zip(lanes[0].tolist(), tokens[0].tolist(), strict=True)]
+        self.paths = [
+            (*self.paths[lane], token) for lane, token in zip(lanes[0].tolist(), tokens[0].tolist(), strict=True)
+        ]
 
 
 def test_the_worked_example_parents_and_shallower_nodes_first_among_equals():

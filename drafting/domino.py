@@ -13,7 +13,7 @@ from torch import Tensor
 from . calibration import Calibration  # fmt: skip  # isort: skip
 from . drafter import Picking, Wanted  # fmt: skip  # isort: skip
 from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
-from . head import BlockHead  # fmt: skip  # isort: skip
+from . head import BlockHead, HeadWeights  # fmt: skip  # isort: skip
 from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
 from . sampled import draw, shape  # fmt: skip  # isort: skip
 from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
@@ -72,7 +72,7 @@ class DominoSession:
         self.graphs, fixed = graphs, run is not None or graphs is not None
         fresh = DraftContext(self.config.num_hidden_layers, rows, indexed=fixed, bucket=BUCKET if graphs else 1)
         self.cache = fresh if context is None else context
-        self.run = run or draft
+        self.run, self.weights = run or draft, HeadWeights(draft)
         self.device, self.own_dtype = (
             draft.device,
             draft.dtype,
@@ -119,7 +119,7 @@ class DominoSession:
 
     def walk(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
         """The head goes over a block."""
-        head = BlockHead(self.draft, block.hidden, block.base, self.embed, self.pool)
+        head = BlockHead(self.weights, block.hidden, block.base, self.embed, self.pool)
         branch = 1 if wanted.chain else None
         if picking.samples:
             sure = _confidences(head, picking)

@@ -18,7 +18,7 @@ class Proposer:
     """Decides what is put to the target, and learns from what came of it.
 
     Args:
-        call: the `engine.Call`. picking: how the drafter picks. limit: `num_assistant_tokens`.
+        call: the `engine.Call`. picking: how the drafter picks. limit: nodes that the caller allows, None says nothing.
     """
 
     def __init__(self, call, picking: Picking, limit: int | None):

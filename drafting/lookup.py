@@ -53,8 +53,7 @@ class Lookup:
         text longer, so the draft is "c e a b", matched 2, alike.
         """
         text, end = self.text, self.end
-        places = np.flatnonzero(text[: end - 1] == text[end - 1])[-PLACES:]
-        places = places[places >= 0]
+        places = np.flatnonzero((text[: end - 1] == text[end - 1]) & (text[1:end] != APART))[-PLACES:]
         if not len(places) or text[end - 1] == APART:
             return []
         matched = np.ones(len(places), dtype=np.int64)
@@ -71,7 +70,7 @@ class Lookup:
         found: list[tuple[int, bool, list[int]]] = []
         for at in order:
             first = int(firsts[at])
-            if first == APART or any(first == tokens[0] for _, _, tokens in found):
+            if any(first == tokens[0] for _, _, tokens in found):
                 continue
             following = text[places[at] + 1 : min(places[at] + 1 + LONGEST, end)]
             apart = np.flatnonzero(following == APART)

@@ -21,6 +21,10 @@ class Memory:
     def __init__(self, most: int = 0):
         self.most, self.text = most, np.empty(0, dtype=np.int64)
 
+    def hold(self, most: int) -> None:
+        """From now on; what is more than that is forgotten."""
+        self.most, self.text = most, self.text[len(self.text) - min(most, len(self.text)) :]
+
     def add(self, text: list[int]) -> None:
         """An answer with its prompt."""
         if self.most:

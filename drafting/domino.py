@@ -101,11 +101,7 @@ class DominoSession:
         """Trees below the anchors [R, 1]: chosen ones, path-exact and best first, or drawn ones, or chains of either."""
         # a recorded block reads as many slots always
         deepest = self.config.num_drafts if self.graphs else min(self.config.num_drafts, max(wanted.depths))
-        block = self.block(anchors, min(deepest, wanted.nodes))
-        if wanted.chain and fused(self.draft, block.hidden, block.base, picking.plan):
-            return self._in_one_launch(block, anchors, wanted, picking)
-        with one_thread() if self._few(block) else nullcontext():
-            return self.walk(block, anchors, wanted, picking)
+        return self.walk(self.block(anchors, min(deepest, wanted.nodes)), anchors, wanted, picking)
 
     def block(self, anchors: Tensor, count: int) -> "Block":
         """The backbone's block behind everything read so far: `count` drafting slots."""
@@ -118,7 +114,13 @@ class DominoSession:
         return Block(hidden, base.to(anchors.device))
 
     def walk(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
-        """The head goes over a block."""
+        """The head goes over a block, in one launch where there is one for it."""
+        if wanted.chain and fused(self.draft, block.hidden, block.base, picking.plan):
+            return self._in_one_launch(block, anchors, wanted, picking)
+        with one_thread() if self._few(block) else nullcontext():
+            return self._step_by_step(block, anchors, wanted, picking)
+
+    def _step_by_step(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
         head = BlockHead(self.weights, block.hidden, block.base, self.embed, self.pool)
         branch = 1 if wanted.chain else None
         if picking.samples:

@@ -153,3 +153,13 @@ class BlockHead:
         if self.ids is None:
             return logits
         return logits.gather(2, self.ids[:, None].expand(-1, logits.shape[1], -1))
+
+
+def greedy_chain(head: BlockHead, anchors: Tensor) -> Tensor:
+    """The likeliest draft of each place after those before it: ids [R, n] behind the anchors [R, 1]."""
+    lanes, drafts = head.begin(anchors), []
+    for place in range(head.drafts):
+        if drafts:
+            lanes = head.step(lanes, drafts[-1])
+        drafts.append(head.ids_of(head.logits(place, lanes)[:, 0].argmax(dim=-1, keepdim=True)))
+    return torch.cat(drafts, dim=1)

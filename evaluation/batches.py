@@ -8,52 +8,62 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from .answering import decoding
-from .methods import Models
+from .methods import METHODS, PLAIN, Models
 from .provenance import provenance
 from .run import load_models
 from .settings import ModelSettings
-from .tasks import load
+from .tasks import load, nearest
+
+ENGINES = ("engine-plain", "engine-chain", "engine")
 
 
 @dataclass
 class Batch:
-    """One batch, answered both ways: tokens per second of all rows together, and rows with equal text."""
+    """One batch answered by one method.
 
-    plain: float
-    engine: float
+    Attributes:
+        speed: tokens per second, all rows together. tau: of all rows' rounds, 1 for plain `generate`. same: rows with plain
+            `generate`'s text. rows: of the batch.
+    """
+
+    speed: float
+    tau: float
     same: int
     rows: int
 
 
-def answer_both(models: Models, texts: list[str], max_new_tokens: int, **engine) -> Batch:
-    """Plain `generate`, then the engine, on the same left-padded prompts."""
+def answer_all(models: Models, texts: list[str], max_new_tokens: int, names: list[str]) -> dict[str, Batch]:
+    """The methods in this order, plain `generate` among them, on the same left-padded prompts."""
     tokenizer, target = models.tokenizer, models.target
     chats = [[{"role": "user", "content": text}] for text in texts]
     inputs = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True, enable_thinking=False
     ).to(target.device)
-    options = decoding(0, max_new_tokens)
-    plain, plain_s = _timed(target, inputs, **options)
-    ours, ours_s = _timed(target, inputs, custom_generate=models.draft.decode_rows, **options, **engine)
-    width = max(plain.shape[1], ours.shape[1])
-    pad = target.generation_config.pad_token_id or 0
-    both = [torch.nn.functional.pad(x, (0, width - x.shape[1]), value=pad) for x in (plain, ours)]
-    start = inputs["input_ids"].shape[1]
     eos = target.generation_config.eos_token_id
-    ends = set(eos if isinstance(eos, list) else [eos])
-    counts = [sum(_said(row, ends) for row in ids[:, start:].tolist()) for ids in (plain, ours)]
-    same = int((both[0] == both[1]).all(dim=1).sum())
-    return Batch(counts[0] / plain_s, counts[1] / ours_s, same, len(texts))
+    ends, start = set(eos if isinstance(eos, list) else [eos]), inputs["input_ids"].shape[1]
+    said: dict[str, list[list[int]]] = {}
+    seconds, taus = {}, {}
+    for name in names:
+        ids, seconds[name] = _timed(target, inputs, **decoding(0, max_new_tokens), **METHODS[name].options(models))
+        said[name] = [row[: _length(row, ends)] for row in ids[:, start:].tolist()]
+        taus[name] = 1.0 if name == PLAIN else models.draft.statistics.acceptance_length
+    found = {}
+    for name, rows in said.items():
+        same = sum(ours == plain for ours, plain in zip(rows, said[PLAIN], strict=True))
+        found[name] = Batch(sum(map(len, rows)) / seconds[name], taus[name], same, len(rows))
+    return found
 
 
-def _said(row: list[int], ends: set[int]) -> int:
+def _length(row: list[int], ends: set[int]) -> int:
+    """Tokens of an answer, its end token included."""
     return next((place for place, token in enumerate(row, 1) if token in ends), len(row))
 
 
-def _timed(target, inputs, **options):
+def _timed(target, inputs, **options) -> tuple[Tensor, float]:
     if target.device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -63,33 +73,64 @@ def _timed(target, inputs, **options):
     return ids, time.perf_counter() - start
 
 
-def main() -> None:
-    """Measure and print one line a batch size."""
+def header(methods: list[str]) -> str:
+    """The table's two first lines."""
+    columns = "".join(f" {name} tok/s | τ | speedup | same rows |" for name in methods)
+    return f"| task | rows | plain tok/s |{columns}\n|---|--:|--:|{'--:|' * 4 * len(methods)}"
+
+
+def line(task: str, methods: list[str], batches: list[dict[str, Batch]]) -> str:
+    """Medians over the batches of one task and size; a speedup is a batch's own."""
+    figures = [task, str(batches[0][PLAIN].rows), f"{median(found[PLAIN].speed for found in batches):.1f}"]
+    for name in methods:
+        ours = [found[name] for found in batches]
+        speedup = median(found[name].speed / found[PLAIN].speed for found in batches)
+        figures += [
+            f"{median(batch.speed for batch in ours):.1f}",
+            f"{median(batch.tau for batch in ours):.2f}",
+            f"{speedup:.2f}×",
+            f"{sum(batch.same for batch in ours)}/{sum(batch.rows for batch in ours)}",
+        ]
+    return f"| {' | '.join(figures)} |"
+
+
+def options() -> argparse.ArgumentParser:
+    """The command's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--rows", default="4,16", help="batch sizes")
     parser.add_argument(
         "--tasks", default="gsm8k,humaneval,mt_bench", help="first turns of the first questions of each"
     )
+    known = ", ".join(name for name in METHODS if name.startswith("engine"))
+    parser.add_argument("--methods", default=",".join(ENGINES), help=f"beside plain generate: {known}")
     parser.add_argument("--batches", type=int, default=2, help="batches of each size and task")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--compile", action="store_true", help="torch.compile in the engine")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Measure and print one line a task and batch size; the methods' order turns by one from batch to batch."""
+    args = options().parse_args()
+    methods = args.methods.split(",")
+    for name in methods:
+        if not name.startswith("engine") or name not in METHODS:
+            raise SystemExit(nearest(name, [known for known in METHODS if known.startswith("engine")], "method"))
     models = load_models(ModelSettings(), args.dtype)
     models.tokenizer.padding_side = "left"
-    engine = {"compile": True} if args.compile else {}
+    names = [PLAIN, *methods]
     print(provenance())
-    print("| task | rows | plain tok/s | engine tok/s | speedup | same rows |\n|---|--:|--:|--:|--:|--:|")
+    print(header(methods))
     for task in args.tasks.split(","):
         for rows in map(int, args.rows.split(",")):
             texts = [q.turns[0] for q in load(task, min(rows * args.batches, 40))]
-            answer_both(models, texts[:rows], 48, **engine)  # thrown away
+            answer_all(models, texts[:rows], 48, names)  # thrown away
             starts = tqdm(range(0, len(texts) - rows + 1, rows), desc=f"{task} x {rows}", leave=False)
-            found = [answer_both(models, texts[at : at + rows], args.max_new_tokens, **engine) for at in starts]
-            plain, ours = (median(getattr(b, name) for b in found) for name in ("plain", "engine"))
-            speedup = median(b.engine / b.plain for b in found)
-            same = f"{sum(b.same for b in found)}/{sum(b.rows for b in found)}"
-            tqdm.write(f"| {task} | {rows} | {plain:.1f} | {ours:.1f} | {speedup:.2f}× | {same} |")
+            found = []
+            for turn, at in enumerate(starts):
+                order = names[turn % len(names) :] + names[: turn % len(names)]
+                found.append(answer_all(models, texts[at : at + rows], args.max_new_tokens, order))
+            tqdm.write(line(task, methods, found))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,16 @@ class StockDFlash:
         return out
 
 
+def _engine(about: str, **settings) -> Method:
+    """Domino through our own decode loop with these `EngineSettings`."""
+    return Method(
+        about,
+        lambda models: {"custom_generate": models.draft.decode_rows, **settings},
+        lambda models: models.draft,
+        needs="draft",
+    )
+
+
 METHODS = {
     PLAIN: Method("generate as it is", lambda models: {}),
     "prompt-lookup": Method("transformers' prompt lookup, 10 tokens", lambda models: {"prompt_lookup_num_tokens": 10}),
@@ -70,18 +80,14 @@ METHODS = {
         lambda models: models.draft,
         needs="draft",
     ),
-    "engine": Method(
-        "Domino through our own decode loop, as many drafts as pay",
-        lambda models: {"custom_generate": models.draft.decode_rows},
-        lambda models: models.draft,
-        needs="draft",
+    "engine-plain": _engine("our own decode loop without drafts: what it brings besides speculation", budget=0),
+    "engine-chain": _engine(
+        "Domino through our own decode loop, a chain of drafts, as many as pay", shape="chain", lookup=False
     ),
-    "engine-compiled": Method(
-        "the same with torch.compile: a minute or two before the first answer",
-        lambda models: {"custom_generate": models.draft.decode_rows, "compile": True},
-        lambda models: models.draft,
-        needs="draft",
-    ),
+    "engine-tree": _engine("a tree of drafts, as many nodes as pay", shape="tree", lookup=False),
+    "engine": _engine("the engine's default: on a CPU a tree, and what lookup finds in the text; as much as pays"),
+    "engine-24": _engine("the default with 24 nodes a round: acceptance lengths that no clock decides", budget=24),
+    "engine-compiled": _engine("the default with torch.compile: a minute or two before the first answer", compile=True),
     "domino": Method(
         "Domino through transformers' assisted decoding, a chain of drafts",
         lambda models: {"assistant_model": models.draft},

@@ -26,14 +26,17 @@ def tau_per_sample(samples: Sequence[Rounds]) -> float:
     return sum(means) / len(means) if means else 0.0
 
 
-def acceptance_by_position(advanced: Rounds, drafted: Rounds) -> list[float]:
-    """Share of the rounds with at least k drafts that accepted at least k, k = 1, 2, …
+def acceptance_by_position(advanced: Rounds, depths: Rounds) -> list[float]:
+    """Share of the rounds whose drafts were at least k deep that kept a path of at least k, k = 1, 2, …
 
-    Advanced [3, 1], drafted [4, 2]: 2 and 0 accepted, so [1/2, 1/2, 0/1, 0/1].
+    Args:
+        depths: of the rounds' trees; of a chain its number of drafts.
+
+    Advanced [3, 1], depths [4, 2]: 2 and 0 accepted, so [1/2, 1/2, 0/1, 0/1].
     """
     shares = []
-    for k in range(1, max(drafted, default=0) + 1):
-        tried = [n - 1 >= k for n, m in zip(advanced, drafted, strict=True) if m >= k]
+    for k in range(1, max(depths, default=0) + 1):
+        tried = [n - 1 >= k for n, m in zip(advanced, depths, strict=True) if m >= k]
         shares.append(sum(tried) / len(tried))
     return shares
 
@@ -47,7 +50,7 @@ def accepted_lengths(advanced: Rounds) -> list[int]:
 
 
 def used_share(advanced: Rounds, drafted: Rounds) -> float:
-    """Accepted drafts of all drafted ones; 0.0 when nothing was drafted."""
+    """Accepted drafts of all drafted ones, on whatever branch; 0.0 when nothing was drafted."""
     return sum(n - 1 for n in advanced) / sum(drafted) if sum(drafted) else 0.0
 
 

@@ -90,8 +90,8 @@ class Cell:
 
     @property
     def by_position(self) -> list[float]:
-        """Acceptance by draft position."""
-        return metrics.acceptance_by_position(*self._rounds())
+        """Acceptance by draft position, in a tree by depth."""
+        return metrics.acceptance_by_position(self._rounds()[0], [n for call in self.calls for n in call.depths])
 
     @property
     def lengths(self) -> list[int]:
@@ -105,7 +105,7 @@ class Cell:
 
     @property
     def drafts(self) -> int:
-        """Most drafts of a round: the convention without which τ says little."""
+        """Most drafts of a round, in a tree its nodes: the convention without which τ says little."""
         return max(self._rounds()[1], default=0)
 
     @property

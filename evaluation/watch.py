@@ -7,45 +7,31 @@ target after the first (the prefill).
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
 
 import torch
 
+from .clock import Clock, Span
 from .memory import peak, reset_peak
-
-
-class Clock:
-    """Marks in time on the device's own clock: CUDA events, which wait for nothing, or the process's."""
-
-    def __init__(self, device: torch.device):
-        self.cuda = device.type == "cuda"
-
-    def mark(self) -> Any:
-        if not self.cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, start: Any, end: Any) -> float:
-        """Between two marks; on CUDA after a synchronization."""
-        return start.elapsed_time(end) / 1000 if self.cuda else end - start
+from .sessions import opening
 
 
 @dataclass
 class Call:
-    """What one call did. Times in seconds.
+    """What one call did. Times in seconds, each piece of work in one stage only.
 
     Attributes:
         prompt_tokens, new_tokens: of the call. seconds: wall clock of the whole call.
-        prefill: the target's forwards up to the one that reads the prompt's end. verify, draft, head: the target's other forwards, the drafter's backbone with its
-            base logits, and its serial head. What remains of `seconds` is overhead.
+        prefill: the target's forwards up to the one that reads the prompt's end. verify: its other forwards. draft: the drafter's
+            backbone and base logits. head: the rest of a proposal, its serial head. What remains of `seconds` is overhead.
         setup: before the first forward of all, once a call: checks, caches, packed weights. Results from before it was told apart
             have it in their overhead.
         peak: bytes of memory at the highest, see `memory.peak`.
-        advanced: tokens each round added to the text, the bonus token included. drafted: drafts put to the target in it.
+        advanced: tokens each round added to the text, the bonus token included. drafted: nodes put to the target in it.
+        depths: of the deepest of these nodes; of a chain as many as there are. Results from before there were trees have none.
+        lookup: of the kept nodes those that only lookup had found, where the engine decoded.
     """
 
     prompt_tokens: int
@@ -59,6 +45,11 @@ class Call:
     advanced: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
     setup: float = 0.0
+    depths: list[int] = field(default_factory=list)
+    lookup: list[int] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.depths = self.depths or self.drafted
 
     @property
     def overhead(self) -> float:
@@ -76,21 +67,20 @@ class Watch:
         self.target, self.drafter, self.clock = target, drafter, Clock(target.device)
         self.starts: list[int] = []  # tokens in the target's cache when each of its forwards began
         self.read: list[int] = []  # tokens each of its forwards read
-        self.spans: dict[str, list[tuple[Any, Any]]] = {"target": [], "draft": [], "head": []}
-        self.open: list[tuple[str, Any]] = []
-        self.timed_rollout = hasattr(drafter, "rollout")
+        self.positions: list[torch.Tensor] = []  # of these tokens
+        self.spans: list[Span] = []
+        self.open: list[Span] = []
+        self.statistics = getattr(drafter, "statistics", None)
         self.setup: float | None = None
 
     def __enter__(self) -> Watch:
-        hooks = self._hooks(self.target, "target", self._note)
-        head = self.target.get_output_embeddings()
+        self.undo = ExitStack()
+        self._hooks(self.target, "target", self._note)
         if self.drafter is not None:
-            hooks += self._hooks(self.drafter, "draft")
-            if self.timed_rollout:
-                hooks += self._hooks(head, "draft")  # base logits; a head inside a forward is that forward's
-                self.rollout = self.drafter.__dict__.get("rollout")
-                self.drafter.rollout = self._timed(self.drafter.rollout)
-        self.handles = hooks
+            self._hooks(self.drafter, "draft")
+            if hasattr(type(self.drafter), "open"):
+                self._hooks(self.target.get_output_embeddings(), "draft")  # base logits
+                self.undo.enter_context(opening(self.drafter, self._time))
         reset_peak(self.target.device)
         self.wall = time.perf_counter()
         return self
@@ -100,56 +90,65 @@ class Watch:
             torch.cuda.synchronize(self.target.device)
         self.seconds = time.perf_counter() - self.wall
         self.peak = peak(self.target.device)
-        for handle in self.handles:
-            handle.remove()
-        if self.timed_rollout:
-            del self.drafter.rollout
-            if self.rollout is not None:
-                self.drafter.rollout = self.rollout
+        self.undo.close()
 
-    def _hooks(self, module, stage: str, note=None) -> list:
-        def before(module, args, kwargs):
+    def _hooks(self, module, stage: str, note=None) -> None:
+        def skipped() -> bool:
             if torch.compiler.is_compiling():  # a part of a compiled whole, which a hook would break in two
+                return True
+            # the LM head in the target's own forward is verification; while that forward's own hooks run it is not within itself
+            return stage != "target" and bool(self.open) and self.open[-1].stage == "target"
+
+        def before(module, args, kwargs):
+            if skipped():
                 return
             if note is not None:
                 note(args, kwargs)
             self._push(stage)
 
         def after(module, args, kwargs, output):
-            if not torch.compiler.is_compiling():
+            if not skipped():
                 self._pop()
 
-        return [
+        for handle in (
             module.register_forward_pre_hook(before, with_kwargs=True),
             module.register_forward_hook(after, with_kwargs=True, always_call=True),
-        ]
+        ):
+            self.undo.callback(handle.remove)
 
-    def _timed(self, function):
-        @wraps(function)
+    def _time(self, session) -> None:
+        """Proposals of a session are the head's, but for what is the backbone's."""
+        propose = session.propose
+
+        @wraps(propose)
         def timed(*args, **kwargs):
             self._push("head")
             try:
-                return function(*args, **kwargs)
+                return propose(*args, **kwargs)
             finally:
                 self._pop()
 
-        return timed
+        session.propose = timed
 
     def _push(self, stage: str) -> None:
         if self.setup is None:
             self.setup = time.perf_counter() - self.wall
-        self.open.append((stage, self.clock.mark()))
+        span = Span(stage, self.clock.mark())
+        if self.open:
+            self.open[-1].inside.append(span)
+        self.open.append(span)
 
     def _pop(self) -> None:
-        stage, start = self.open.pop()
-        if not self.open:  # a stage within a stage is the outer one's
-            self.spans[stage].append((start, self.clock.mark()))
+        span = self.open.pop()
+        span.end = self.clock.mark()
+        self.spans.append(span)
 
     def _note(self, args, kwargs) -> None:
         cache = kwargs.get("past_key_values")
         self.starts.append(cache.get_seq_length() if cache is not None else 0)
-        tokens = kwargs.get("input_ids", args[0] if args else None)
+        tokens, positions = kwargs.get("input_ids", args[0] if args else None), kwargs.get("position_ids")
         self.read.append(tokens.shape[1])
+        self.positions.append(torch.arange(tokens.shape[1]) if positions is None else positions)
 
     def call(self, prompt_tokens: int, new_tokens: int) -> Call:
         """What happened, given how long the text was before and how much was added.
@@ -163,8 +162,10 @@ class Watch:
         ends = [*self.starts[1:], prompt_tokens + new_tokens - 1]
         advanced = [end - start for start, end in zip(self.starts, ends, strict=True)]
         target, draft, head = (
-            [self.clock.seconds(*span) for span in self.spans[stage]] for stage in ("target", "draft", "head")
+            [span.seconds(self.clock) for span in self.spans if span.stage == stage]
+            for stage in ("target", "draft", "head")
         )
+        statistics = getattr(self.drafter, "statistics", None)
         return Call(
             prompt_tokens,
             new_tokens,
@@ -177,4 +178,6 @@ class Watch:
             advanced=advanced[chunks:],
             drafted=[read - 1 for read in self.read[chunks:]],
             setup=self.setup or 0.0,
+            depths=[int(positions.max() - positions.min()) for positions in self.positions[chunks:]],
+            lookup=list(statistics.lookup) if statistics is not self.statistics else [],
         )

@@ -55,7 +55,7 @@ _learnt: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def learnt(draft, target, *kind) -> Learnt:
-    """What earlier calls of this kind with these models learnt; greedy and sampling, say, are apart."""
+    """What earlier calls of this kind with these models learnt; greedy and sampling, say, are apart, and chains and trees."""
     kinds = _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {})
     return kinds.setdefault((kind, torch.get_num_threads()), Learnt())
 
@@ -135,8 +135,8 @@ class Call:
         draws = _draws(self.settings, generation_config)
         # nodes that were chosen need no q, and none of their rules keeps more than the walk
         self.rule = RULES[self.settings.accept if draws else "walk"]
-        kind = self.samples, draws, self.settings.compile, self.settings.pack
-        self.learnt = learnt(engine.draft, engine.target, *kind)
+        # what a chain brings says nothing of what a tree would
+        self.learnt = learnt(engine.draft, engine.target, self.samples, draws, self.settings)
         self._open(engine, generation_config)
         plan = plan_for(processing.processors, self.target.target.get_input_embeddings(), draws)
         process = self._process if processing.processors else None

@@ -6,9 +6,12 @@ import json
 import pytest
 import torch
 from domino import DominoConfig, DominoModel
+from domino.drafting.domino import Block
+from domino.drafting.head import BlockHead, HeadWeights, greedy_chain
 from domino.evaluation.bench import counts, latency
 from domino.evaluation.bench.ceilings import Ceilings
 from domino.evaluation.bench.counts import Work
+from domino.evaluation.bench.drafting import Drafting
 from domino.evaluation.bench.options import BenchSettings, add_options, settings
 from domino.evaluation.bench.projection import break_even, extrapolate, speedup
 from domino.evaluation.bench.run import bench
@@ -161,33 +164,57 @@ def test_models_are_random_finite_and_tied():
     assert target(torch.randint(64, (3, 1)), past_key_values=cache).past_key_values.get_seq_length() == 10
 
 
-def test_drafting_takes_a_batch_and_leaves_the_cache_as_it_was():
+def test_drafting_takes_a_batch_and_leaves_the_context_as_it_was():
     target_shape = LlamaConfig(**TINY)
     target = latency.build_target(target_shape, 2, torch.float32, CPU)
     draft = latency.random_model(lambda: DominoModel._from_config(drafter_config(None, "", target_shape)), CPU)
-    plan = latency.Plan([9], [2], [1], [2], 3, 1, torch.float32, CPU)
-    drafting = latency.Drafting(draft, target, context=9, batch=2, plan=plan)
-    hidden, base = drafting.backbone()
-    assert drafting.cache.get_seq_length() == 9 + 16
+    drafting = Drafting(draft, target, context=9, batch=2, new_tokens=3)
+    first = drafting.backbone()
+    assert drafting.session.cache.lengths == [9, 9]
     drafting.undo()
-    assert drafting.cache.get_seq_length() == 6
-    assert hidden.shape == (2, 16, 32)
-    assert base.shape == (2, 16, 64)
-    assert drafting.head(hidden, base).shape == (2, 16)
+    assert drafting.session.cache.lengths == [6, 6]
+    assert first.hidden.shape == drafting.random_block().hidden.shape == (2, 16, 32)
+    assert first.base.shape == drafting.random_block().base.shape == (2, 16, 64)
+    again = drafting.backbone()
+    assert torch.equal(again.hidden, first.hidden)
+    assert drafting.chain(first).tokens(CPU).shape == (2, 16)
 
 
-def test_the_head_drafts_each_sequence_of_a_batch_by_itself():
-    draft, embedding = make_draft(), make_target().get_input_embeddings()
+@pytest.mark.parametrize("pool", [0, 8])
+def test_trees_are_as_deep_as_the_block_and_have_all_their_nodes(pool):
+    draft, target = make_draft(), make_target()
+    drafting = Drafting(draft, target, 6, 3, 2, pool)
+    block = drafting.backbone()
+    chains, trees = drafting.chain(block).trees, drafting.tree(block).trees
+    for chain, tree in zip(chains, trees, strict=True):
+        assert len(tree) == 24
+        assert max(tree.depths()) == draft.config.num_drafts
+        assert chain.is_chain()
+        # the likeliest path is the chain
+        assert [tree.tokens[node] for node in tree.spine_first(list(range(24)))[:5]] == chain.tokens
+
+
+def test_a_trees_work_by_hand():
+    """One row, pool 8, 24 nodes on chains of 5: 19 steps more of GRU 3 * 16 * (32 + 16) and correction 8 * (16 + 8)."""
+    config = make_draft().config
+    chain = counts.rollout_work(config, 1, 8, 2, triton=False)
+    tree = counts.tree_work(config, 24, 1, 8, 2)
+    assert (tree.bytes, tree.flops - chain.flops) == (chain.bytes, 2 * 19 * (3 * 16 * 48 + 8 * 24))
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_what_is_timed_is_what_decoding_drafts(prefix):
+    """And each row of a batch by itself."""
+    draft, target = make_draft(pure_draft_prefix_len=prefix), make_target()
     hidden, base = torch.randn(3, 5, HIDDEN).double(), torch.randn(3, 5, 48).double()
-    anchors = torch.tensor([[3], [4], [5]])
-
-    def drafts(rows):
-        def pick(logits, before):
-            return logits.argmax(-1, keepdim=True), logits
-
-        return draft.rollout(hidden[rows], base[rows], anchors[rows], embedding, pick)[0]
-
-    torch.testing.assert_close(drafts(slice(0, 3)), torch.cat([drafts(slice(i, i + 1)) for i in range(3)]))
+    drafting = Drafting(draft, target, 0, 3, 0)
+    head = BlockHead(HeadWeights(draft), hidden, base, target.get_input_embeddings())
+    together = drafting.chain(Block(hidden, base)).tokens(CPU)
+    assert torch.equal(together, greedy_chain(head, drafting.anchors))
+    for row in range(3):
+        alone = Drafting(draft, target, 0, 1, 0)
+        alone.anchors = drafting.anchors[row : row + 1]
+        assert torch.equal(alone.chain(Block(hidden[row : row + 1], base[row : row + 1])).tokens(CPU)[0], together[row])
 
 
 def test_a_run_end_to_end(folder, tmp_path):
@@ -197,7 +224,7 @@ def test_a_run_end_to_end(folder, tmp_path):
     assert json.loads((tmp_path / "new" / "b.json").read_text()) == json.loads(json.dumps(result))
 
     stages = {(row["stage"], row["context"], row["batch"], row["tokens"]): row for row in result["stages"]}
-    assert len(stages) == len(result["stages"]) == 4 * 3 + 4 + 2
+    assert len(stages) == len(result["stages"]) == 4 * 3 + 4 + 2 * 2
     assert result["depths"]["built"] == [2, 4]
     assert all(row["roofline_seconds"] > 0 and row["bytes"] > 0 and row["flops"] > 0 for row in result["stages"])
     row = result["projections"]["rows"][0]
@@ -211,6 +238,7 @@ def test_a_run_end_to_end(folder, tmp_path):
     page = (tmp_path / "new" / "b.md").read_text()
     assert "2 and 4 of its 8 layers were timed" in page
     assert "T_verify(17)" in page
+    assert "T_tree(24)" in page
     assert "PROJECTION, not a measurement" in page
 
 

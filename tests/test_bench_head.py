@@ -2,7 +2,7 @@
 
 import json
 
-from domino.evaluation.bench import head
+from domino.evaluation.bench import counts, head
 from domino.evaluation.bench.shapes import drafter_config, target_config
 from transformers import LlamaConfig
 
@@ -12,11 +12,11 @@ def test_bytes_by_hand():
     draft = drafter_config(None, "qwen3-8b", target_config("qwen3-8b"))
     n, hh, s, z = draft.num_drafts, 3072 * 1024, 256 * 1024, 256 * 4096
     assert n == 16
-    full = head.rollout_work(draft, 2, 0, 2, triton=True)
+    full = counts.rollout_work(draft, 2, 0, 2, triton=True)
     assert full.bytes == 2 * (16 * hh + 15 * (s + 151936 * 256) + z) + 2 * 15 * 151936 * 4
-    pooled = head.rollout_work(draft, 2, 1024, 2, triton=True)
+    pooled = counts.rollout_work(draft, 2, 1024, 2, triton=True)
     assert pooled.bytes == 2 * (16 * hh + 15 * (s + 2 * 1024 * 256) + 2 * 1024 * 256 + z) + 2 * 16 * 151936 * 4
-    assert head.rollout_work(draft, 2, 0, 2, triton=False).bytes - full.bytes == 2 * 16 * 3072 * 4096
+    assert counts.rollout_work(draft, 2, 0, 2, triton=False).bytes - full.bytes == 2 * 16 * 3072 * 4096
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

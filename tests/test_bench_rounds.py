@@ -43,7 +43,7 @@ def test_rounds_keep_what_they_are_forced_to(name):
     target, draft = make_target(), make_draft()
     how = rounds.loops(draft, target.device)[name]
     prompt = rounds.torch.arange(3, 12)[None]
-    with rounds.forced(target, 2):
+    with rounds.forced(target, draft, 2):
         assert rounds.seconds_of_a_round(target, draft, prompt, 2, how) > 0
     assert set(draft.statistics.accepted[:-1]) == {2}
     with pytest.raises(RuntimeError, match="not 2"):

@@ -119,3 +119,27 @@ def head_work(draft: Any, batch: int, itemsize: int) -> Work:
         bytes=(steps + w_z) * itemsize,
         flops=2 * batch * (steps + draft.num_drafts * w_z),
     )
+
+
+def rollout_work(draft: Any, batch: int, pool: int, itemsize: int, triton: bool) -> Work:
+    """Bytes and FLOPs of a chain's walk whose weights are read anew in each step, as if no cache held them.
+
+    Triton reads a token's input projection out of a table; torch multiplies. A pool costs reading all base logits (float32) and
+    its rows of W2 once, then rows that each text has for itself.
+    """
+    gru, rank, drafts = draft.gru_hidden_dim, draft.emb_dim, draft.num_drafts
+    corrected = drafts - draft.pure_draft_prefix_len
+    state = 3 * gru * gru if triton else gru_weights(draft)
+    size = pool or draft.vocab_size
+    rows = (batch if pool else 1) * size * rank
+    weights = drafts * state + corrected * (rank * gru + rows) + (batch * size * rank if pool else 0)
+    logits = batch * drafts * draft.vocab_size * 4 if pool else batch * corrected * size * 4
+    flops = 2 * batch * (drafts * state + corrected * rank * (gru + size) + drafts * rank * draft.hidden_size)
+    return Work(bytes=(weights + rank * draft.hidden_size) * itemsize + logits, flops=flops)
+
+
+def tree_work(draft: Any, nodes: int, batch: int, pool: int, itemsize: int) -> Work:
+    """A walk over a tree as deep as the block, a depth at a time: it reads what a chain's reads, and each further node is a step more."""
+    chain, size = rollout_work(draft, batch, pool, itemsize, triton=False), pool or draft.vocab_size
+    step = gru_weights(draft) + draft.emb_dim * (draft.gru_hidden_dim + size)
+    return Work(chain.bytes, chain.flops + 2 * batch * (nodes - draft.num_drafts) * step)

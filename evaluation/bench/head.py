@@ -1,6 +1,6 @@
 """The head's share of a verification, by kernel and pool: `python -m domino.evaluation.bench.head --target qwen3-8b`.
 
-Times the rollout of a block, greedy, over the whole vocabulary and over a pool, in torch and where there is a GPU in Triton, beside
+Times the walk of a greedy chain over a block, over the whole vocabulary and over a pool, in torch and where there is a GPU in Triton, beside
 one verification of the drafts and the bonus token. Random weights: nothing is downloaded.
 """
 
@@ -13,66 +13,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ...configuration_domino import DominoConfig
-from ...drafting.fused_chain import Plan as Picking
 from ...generation.engine import EngineSettings
 from ...kernels.seam import forced
 from ...modeling_domino import DominoModel
 from ..provenance import provenance
-from .ceilings import Ceilings, measure_ceilings, random_values
-from .counts import Work, gru_weights
+from . import counts
+from .ceilings import Ceilings, measure_ceilings
+from .drafting import Drafting
 from .latency import Plan, Point, build_target, random_model, time_target
-from .options import BenchSettings, counts, single_bench
+from .options import BenchSettings, single_bench
+from .options import counts as numbers
 from .run import how, make_plan, whole
 from .shapes import drafter_config, target_config
 from .timing import Timing, measure
 
 
-class Greedy:
-    """The engine's greedy pick without processors."""
-
-    compact, samples = True, False
-
-    def __init__(self, embedding: nn.Module):
-        self.plan = Picking(embedding)
-
-    def __call__(self, logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
-        return logits.argmax(dim=-1, keepdim=True), logits
-
-
-def rollout_work(draft: DominoConfig, batch: int, pool: int, itemsize: int, triton: bool) -> Work:
-    """Bytes and FLOPs of a rollout whose weights are read anew in each step, as if no cache held them.
-
-    Triton reads a token's input projection out of a table; torch multiplies. A pool costs reading all base logits (float32) and
-    its rows of W2 once, then rows that each text has for itself.
-    """
-    gru, rank, drafts = draft.gru_hidden_dim, draft.emb_dim, draft.num_drafts
-    corrected = drafts - draft.pure_draft_prefix_len
-    state = 3 * gru * gru if triton else gru_weights(draft)
-    size = pool or draft.vocab_size
-    rows = (batch if pool else 1) * size * rank
-    weights = drafts * state + corrected * (rank * gru + rows) + (batch * size * rank if pool else 0)
-    logits = batch * drafts * draft.vocab_size * 4 if pool else batch * corrected * size * 4
-    flops = 2 * batch * (drafts * state + corrected * rank * (gru + size) + drafts * rank * draft.hidden_size)
-    return Work(bytes=(weights + rank * draft.hidden_size) * itemsize + logits, flops=flops)
-
-
-def rollouts(draft: DominoModel, plan: Plan, pools: list[int]) -> Iterator[tuple[dict[str, Any], Callable[[], Any]]]:
-    """Every variant: how it is named, and what runs it."""
-    config, dtype, device = draft.config, plan.dtype, plan.device
-    embedding = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype, device=device).requires_grad_(False)
-    pick = Greedy(embedding)
+def walks(
+    draft: DominoModel, target: Any, plan: Plan, pools: list[int]
+) -> Iterator[tuple[dict[str, Any], Callable[[], Any]]]:
+    """Every variant of a chain's walk over a block: how it is named, and what runs it."""
     for batch in plan.batches:
-        hidden = random_values((batch, config.num_drafts, config.hidden_size), dtype, device)
-        base = torch.randn(batch, config.num_drafts, config.vocab_size, device=device)
-        anchors = torch.randint(config.vocab_size, (batch, 1), device=device)
         for pool in pools:
-            for kernels in ("torch", "triton") if device.type == "cuda" else ("torch",):
-                run = partial(draft.rollout, hidden, base, anchors, embedding, pick, pool)
+            drafting = Drafting(draft, target, 0, batch, 0, pool)
+            run = partial(drafting.chain, drafting.random_block())
+            for kernels in ("torch", "triton") if plan.device.type == "cuda" else ("torch",):
                 yield {"batch": batch, "pool": pool, "kernels": kernels}, run
 
 
@@ -107,13 +74,14 @@ def head_share(settings: BenchSettings, config: DominoConfig, pools: list[int]) 
     verify = verifications(settings, target, plan)
     draft = random_model(lambda: DominoModel._from_config(config, dtype=plan.dtype), plan.device)
     rows = []
-    for name, run in rollouts(draft, plan, pools):
+    shallow = build_target(target, 1, plan.dtype, plan.device)  # of which drafting uses the embedding alone
+    for name, run in walks(draft, shallow, plan, pools):
         with forced(name["kernels"]):
             seconds = measure(run, plan.device, settings.repeats)
         point = Point("target", settings.contexts[0], name["batch"], config.num_drafts + 1)
         rows.append(_row(name, seconds, verify[point], config, plan, ceilings))
     result = {
-        "what": "rollout of the head beside one verification, on random weights",
+        "what": "chain of the head beside one verification, on random weights",
         "target": settings.target,
         "drafts": config.num_drafts,
         "context": settings.contexts[0],
@@ -128,7 +96,7 @@ def head_share(settings: BenchSettings, config: DominoConfig, pools: list[int]) 
 
 
 def _row(name: dict, seconds: Timing, verify: Timing, config: DominoConfig, plan: Plan, ceilings: Ceilings) -> dict:
-    work = rollout_work(config, name["batch"], name["pool"], plan.dtype.itemsize, name["kernels"] == "triton")
+    work = counts.rollout_work(config, name["batch"], name["pool"], plan.dtype.itemsize, name["kernels"] == "triton")
     return {
         **name,
         "head_seconds": asdict(seconds),
@@ -159,9 +127,9 @@ def markdown(result: dict[str, Any]) -> str:
 def main() -> None:
     """The command."""
     parser = single_bench(__doc__, context="tokens in the target's cache", repeats=21, out="head.json")
-    parser.add_argument("--batches", type=counts, default=[1, 8, 32], metavar="N,…")
+    parser.add_argument("--batches", type=numbers, default=[1, 8, 32], metavar="N,…")
     parser.add_argument(
-        "--pools", type=counts, default=[0, EngineSettings().candidate_pool], metavar="N,…", help="0: all"
+        "--pools", type=numbers, default=[0, EngineSettings().candidate_pool], metavar="N,…", help="0: all"
     )
     parser.add_argument("--drafts", type=int, metavar="N", help="of a block; by default the drafter's own")
     args = parser.parse_args()

@@ -9,24 +9,26 @@ from typing import Any
 
 import torch
 from accelerate.utils import get_max_memory
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.initialization import no_init_weights
 
 from ...configuration_domino import DominoConfig
+from ...generation.settings import EngineSettings
 from ...modeling_domino import DominoModel
 from . import counts
 from .ceilings import fill, random_values
+from .drafting import NODES, Drafting
 from .timing import Timing, measure
 
 FEW_LAYERS = 4  # measured of a target that is too large to be built whole
+POOL = EngineSettings().candidate_pool  # of trees, which only the engine drafts
 
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """One thing to time. stage: "target", "draft" or "head". context: cached tokens, 0 for the head, which sees none.
-    tokens: read by the target, or drafted."""
+    """One thing to time. stage: "target", "draft", "head" (a chain) or "tree". context: cached tokens, 0 for the head, which
+    sees none. tokens: read by the target, or drafted."""
 
     stage: str
     context: int
@@ -58,7 +60,7 @@ class Plan:
     def steps(self) -> int:
         """Points that will be timed."""
         pairs = len(self.contexts) * len(self.batches)
-        return pairs * (len(self.depths) * len(self.tokens) + 1) + len(self.batches)
+        return pairs * (len(self.depths) * len(self.tokens) + 1) + 2 * len(self.batches)
 
 
 def depths(config: Any, layers: int | None, dtype: torch.dtype, device: torch.device) -> list[int]:
@@ -134,57 +136,22 @@ def time_target(target: Any, plan: Plan, bar: tqdm) -> dict[Point, Timing]:
     return found
 
 
-class Drafting:
-    """The drafter's two stages on one batch, as `generation/candidate_generator.py` runs them for one sequence.
-
-    Args:
-        draft, target: models of random weights. context: tokens verified so far; the last `new_tokens` of them are not yet
-            in the drafter's cache.
-    """
-
-    def __init__(self, draft: DominoModel, target: Any, context: int, batch: int, plan: Plan):
-        self.draft, self.config = draft, draft.config
-        self.embedding, self.lm_head = target.get_input_embeddings(), target.get_output_embeddings()
-        new = min(plan.new_tokens, context)
-        self.cache = filled_cache(draft.config, context - new, batch, plan.dtype, plan.device)
-        width = len(draft.config.target_layer_ids) * draft.config.hidden_size
-        self.features = random_values((batch, new, width), plan.dtype, plan.device)
-        self.block = torch.randint(draft.config.vocab_size, (batch, draft.config.block_size), device=plan.device)
-        self.added = new + draft.config.block_size
-
-    def backbone(self) -> tuple[Tensor, Tensor]:
-        """Hidden states [batch, drafts, hidden] and float32 base logits [batch, drafts, vocab] of a block."""
-        out = self.draft(self.embedding(self.block), self.features, past_key_values=self.cache)
-        first = self.config.first_slot
-        hidden = out.last_hidden_state[:, first : first + self.config.num_drafts]
-        return hidden, self.lm_head(hidden).float()
-
-    def undo(self) -> None:
-        """Take out of the cache what `backbone` added."""
-        self.cache.crop(-self.added)
-
-    def head(self, hidden: Tensor, base: Tensor) -> Tensor:
-        """Greedy drafts [batch, drafts]."""
-
-        def pick(logits: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
-            return logits.argmax(dim=-1, keepdim=True), logits
-
-        return self.draft.rollout(hidden, base, self.block[:, :1], self.embedding, pick)[0]
-
-
 @torch.inference_mode()
 def time_drafter(draft: DominoModel, target: Any, plan: Plan, bar: tqdm) -> dict[Point, Timing]:
-    """Backbone and base logits for each pair, the head for each batch."""
+    """Backbone and base logits for each pair; for each batch the head's chain over the vocabulary and its tree over the pool."""
     found, drafts = {}, draft.config.num_drafts
     for context, batch in plan.pairs():
-        drafting = Drafting(draft, target, context, batch, plan)
+        drafting = Drafting(draft, target, context, batch, plan.new_tokens)
         backbone = measure(drafting.backbone, plan.device, plan.repeats, drafting.undo)
         found[Point("draft", context, batch, drafts)] = backbone
         bar.update()
         if (head := Point("head", 0, batch, drafts)) not in found:
-            hidden, base = drafting.backbone()
-            found[head] = measure(partial(drafting.head, hidden, base), plan.device, plan.repeats)
-            bar.update()
+            block = drafting.backbone()
+            found[head] = measure(partial(drafting.chain, block), plan.device, plan.repeats)
+            pooled = Drafting(draft, target, 0, batch, 0, POOL)
+            tree = measure(partial(pooled.tree, block), plan.device, plan.repeats)
+            found[Point("tree", 0, batch, NODES)] = tree
+            bar.update(2)
     return found
 
 

@@ -18,7 +18,8 @@ NOTES = (
     "Roofline: the longer of bytes over the bandwidth and FLOPs over the peak, both measured on this device in this run. "
     "Weights or caches that stay in the processor's cache between runs can beat it.",
     "T_draft: backbone over a block, new features included, and base logits through the target's LM head. T_head: greedy "
-    "rollout, without processors and stops. T_verify(n): forward of the target over n tokens, all logits.",
+    "chain over the whole vocabulary, without processors and stops. T_tree(n): the likeliest tree of n nodes, as deep as the block, "
+    "over the engine's candidate pool. T_verify(n): forward of the target over n tokens, all logits.",
     "Time: median [quartiles] of the repeats, in ms. Above batch 1 all sequences move in step, which `generate` does not do.",
 )
 
@@ -99,6 +100,8 @@ def _stages(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _label(row: dict[str, Any]) -> str:
+    if row["stage"] == "tree":
+        return f"T_tree({row['tokens']})"
     if row["stage"] != "target":
         return f"T_{row['stage']}"
     return "T_target(1)" if row["tokens"] == 1 else f"T_verify({row['tokens']})"

@@ -23,7 +23,7 @@ from ...modeling_domino import DominoModel
 from ..provenance import provenance
 from . import counts
 from .ceilings import Ceilings, measure_ceilings
-from .head import rollout_work
+from .drafting import whole_blocks
 from .latency import build_target, random_model
 from .options import BenchSettings, single_bench
 from .shapes import drafter_config, target_config
@@ -34,8 +34,8 @@ SURE = 1e4  # a logit above all others
 
 
 @contextmanager
-def forced(target: Any, accepted: int) -> Iterator[None]:
-    """Within it the target's choice is the draft for the first `accepted` of a round, and another token after.
+def forced(target: Any, draft: DominoModel, accepted: int) -> Iterator[None]:
+    """Within it all drafts are proposed, and the target's choice is the draft for the first `accepted` of a round, and another after.
 
     Worked example: anchor 5, drafts 7, 8, 9, accepted 2: its choices are 7, 8, 10 and, for the bonus token, anything.
     """
@@ -50,14 +50,16 @@ def forced(target: Any, accepted: int) -> Iterator[None]:
 
     handle = target.register_forward_hook(choose, with_kwargs=True)
     try:
-        yield
+        with whole_blocks(draft):
+            yield
     finally:
         handle.remove()
 
 
 def loops(draft: DominoModel, device: torch.device) -> dict[str, dict[str, Any]]:
-    """Arguments of `generate` by name of the loop; all verify all drafts."""
-    engine = {"custom_generate": draft.decode_rows, "verify_length": draft.config.num_drafts}
+    """Arguments of `generate` by name of the loop; all verify a chain of all drafts."""
+    whole = {"budget": draft.config.num_drafts, "shape": "chain", "lookup": False}
+    engine = {"custom_generate": draft.decode_rows, **whole}
     found = {"transformers": {"assistant_model": draft}, "engine": engine}
     return found | ({"engine, graphs": {**engine, "graphs": True}} if device.type == "cuda" else {})
 
@@ -94,9 +96,8 @@ def roofline(
     size = dtype.itemsize
     verify = counts.target_work(target, draft.num_drafts + 1, mean, 1, size)
     block = counts.draft_work(draft, accepted + 1, mean, 1, size)
-    return sum(
-        map(ceilings.seconds, (verify, block, rollout_work(draft, 1, EngineSettings().candidate_pool, size, triton)))
-    )
+    head = counts.rollout_work(draft, 1, EngineSettings().candidate_pool, size, triton)
+    return sum(map(ceilings.seconds, (verify, block, head)))
 
 
 def time_rounds(settings: BenchSettings, accepted: int) -> dict[str, Any]:
@@ -117,7 +118,10 @@ def time_rounds(settings: BenchSettings, accepted: int) -> dict[str, Any]:
     prompt = torch.randint(shape.vocab_size, (1, context), device=device)
     how = loops(draft, device)
     seconds: dict[str, list[float]] = {name: [] for name in how}
-    with forced(target, accepted), tqdm(total=(WARM_UP + settings.repeats) * len(how), unit="pair of calls") as bar:
+    with (
+        forced(target, draft, accepted),
+        tqdm(total=(WARM_UP + settings.repeats) * len(how), unit="pair of calls") as bar,
+    ):
         for run in range(WARM_UP + settings.repeats):
             for name, options in how.items():
                 took = seconds_of_a_round(target, draft, prompt, accepted, options)

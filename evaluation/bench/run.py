@@ -15,7 +15,7 @@ from ...settings import require
 from ..provenance import provenance
 from . import counts
 from .ceilings import Ceilings, measure_ceilings
-from .latency import Plan, Point, depths, time_stages
+from .latency import POOL, Plan, Point, depths, time_stages
 from .options import BenchSettings
 from .projection import NOTES, PROJECTION, break_even, extrapolate, markdown, speedup
 from .shapes import drafter_config, target_config
@@ -149,6 +149,8 @@ def _work(point: Point, target: Any, draft: DominoConfig, plan: Plan) -> counts.
     if point.stage == "draft":
         new = min(plan.new_tokens, point.context)
         return counts.draft_work(draft, new, point.context, point.batch, itemsize)
+    if point.stage == "tree":
+        return counts.tree_work(draft, point.tokens, point.batch, POOL, itemsize)
     return counts.head_work(draft, point.batch, itemsize)
 
 

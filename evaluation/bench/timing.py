@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..watch import Clock
+from ..clock import Clock
 
 WARM_UP = 2
 

@@ -69,7 +69,7 @@ def _speedup(axes, cells: list[Cell]) -> None:
 
 
 def _positions(axes, cells: list[Cell]) -> None:
-    for cell, colour in _pooled(cells):
+    for cell, colour in _drafted(_pooled(cells)):
         axes.plot(range(1, len(cell.by_position) + 1), cell.by_position, marker="o", label=cell.method, color=colour)
     axes.set_xlabel("draft position")
     axes.set_ylabel("share of rounds that get there")
@@ -78,7 +78,7 @@ def _positions(axes, cells: list[Cell]) -> None:
 
 
 def _lengths(axes, cells: list[Cell]) -> None:
-    pooled = _pooled(cells)
+    pooled = _drafted(_pooled(cells))
     width = 0.8 / len(pooled)
     for place, (cell, colour) in enumerate(pooled):
         rounds = sum(cell.lengths) or 1
@@ -97,6 +97,11 @@ def _time(axes, cells: list[Cell]) -> None:
         left = [a + b for a, b in zip(left, times, strict=True)]
     axes.set_xlabel("milliseconds of a round")
     axes.legend(frameon=False)
+
+
+def _drafted(pooled: list[tuple[Cell, str]]) -> list[tuple[Cell, str]]:
+    """Methods that draft; all where none does."""
+    return [(cell, colour) for cell, colour in pooled if cell.drafts] or pooled
 
 
 def _pooled(cells: list[Cell]) -> list[tuple[Cell, str]]:

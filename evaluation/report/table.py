@@ -81,11 +81,11 @@ def _averages(cells: list[Cell], several: bool) -> list[str]:
 
 
 def positions(cells: list[Cell]) -> str:
-    """Share of rounds that accept at least k drafts, of those that drafted as many."""
+    """Share of rounds that keep a path of at least k drafts, of those that drafted as deep."""
     drafting = [cell for cell in cells if cell.drafts]
     if not drafting:
         return ""
-    most = max(cell.drafts for cell in drafting)
+    most = max(len(cell.by_position) for cell in drafting)
     lines = [
         "| task | T | method | " + " | ".join(str(k) for k in range(1, most + 1)) + " | used |",
         "|---|--:|---|" + "--:|" * (most + 1),

@@ -35,7 +35,11 @@ def write(folder: Path) -> list[Path]:
     found, about = cells(rows), _about(folder, settings)
     sections = [
         ("Results", table.markdown(found), table.CONVENTIONS),
-        ("Acceptance by position", table.positions(found), "Share of rounds that accept at least k drafts."),
+        (
+            "Acceptance by position",
+            table.positions(found),
+            "Share of rounds that keep a path of at least k drafts, of those that drafted as deep.",
+        ),
         ("Where the time goes", table.split(found), SPLIT),
         ("The paper's table", paper.markdown(), paper.CONVENTION),
     ]

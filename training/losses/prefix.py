@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...drafting.chain import rollout
+from ...drafting.head import BlockHead, HeadWeights, greedy_chain
 
 
 @torch.no_grad()
@@ -21,9 +21,6 @@ def self_generated(draft, hidden: Tensor, anchors: Tensor, embed, base_logits) -
     Returns:
         [blocks, n] token ids.
     """
-
-    def argmax(logits: Tensor, _drafts: Tensor) -> tuple[Tensor, Tensor]:
-        return logits.argmax(dim=-1, keepdim=True), logits[:, :1]
-
-    drafts, _ = rollout(draft, hidden, base_logits(hidden), anchors, embed, argmax)
-    return torch.cat([anchors, drafts[:, :-1]], dim=-1)
+    base = base_logits(hidden)
+    head = BlockHead(HeadWeights(draft), hidden, base.to(torch.promote_types(base.dtype, torch.float32)), embed)
+    return torch.cat([anchors, greedy_chain(head, anchors)[:, :-1]], dim=-1)

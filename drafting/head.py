@@ -160,7 +160,7 @@ class BlockHead:
 
 def greedy_chain(head: BlockHead, anchors: Tensor) -> Tensor:
     """The likeliest draft of each place after those before it: ids [R, n] behind the anchors [R, 1]."""
-    lanes, drafts = head.begin(anchors), []
+    lanes, drafts = head.begin(anchors), list[Tensor]()
     for place in range(head.drafts):
         if drafts:
             lanes = head.step(lanes, drafts[-1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from domino.drafting import sampled
 from domino.drafting.calibration import TURNS, Calibration
-from domino.drafting.head import BlockHead
+from domino.drafting.head import BlockHead, HeadWeights
 from domino.drafting.sampled import Shape, draw, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -323,12 +323,14 @@ def test_the_laws_of_a_domino_head_are_its_own_after_each_path(pool, prefix):
     torch.manual_seed(prefix)
     rows, places = len(SEVERAL), draft.config.num_drafts
     hidden, base = (torch.randn(rows, places, width, dtype=torch.float64) for width in (HIDDEN, VOCAB))
-    head = BlockHead(draft, hidden, base, target.get_input_embeddings(), pool)
+    head = BlockHead(HeadWeights(draft), hidden, base, target.get_input_embeddings(), pool)
     first = torch.randint(3, VOCAB, (rows, 1))
     trees, law = draw(head, first, SEVERAL, as_they_are, set())
     checked = 0
     for row, tree in enumerate(trees):
-        own = BlockHead(draft, hidden[row : row + 1], base[row : row + 1], target.get_input_embeddings(), pool)
+        own = BlockHead(
+            HeadWeights(draft), hidden[row : row + 1], base[row : row + 1], target.get_input_embeddings(), pool
+        )
         assert pool == 0 or torch.equal(own.ids[0], law.ids[row])
         for slot, number in enumerate(law.rows[row]):
             if number < 0:

@@ -4,7 +4,11 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
 
     from .acceleration/few_queries import *
     from .acceleration/graphs import *
+    from .acceleration/packed_linear import *
     from .acceleration/packed_weights import *
+    from .acceleration/rms_norm import *
+    from .acceleration/rotary import *
+    from .acceleration/same_code import *
     from .acceleration/view import *
     from .custom_generate/generate import *
     from .drafting/calibration import *
@@ -92,6 +96,8 @@ class DominoRotaryEmbedding(Qwen3RotaryEmbedding):
 
 class DominoAttention(nn.Module):
     """Attention of a block over the target's context and itself; the context enters as keys and values only."""
+
+    SHARES_INPUT = (("k_proj", "v_proj"),)  # `acceleration/packed_weights.py`
 
     def __init__(self, config: DominoConfig, layer_idx: int):
         super().__init__()

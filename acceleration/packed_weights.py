@@ -1,33 +1,26 @@
-"""Linear layers whose weight is packed once for a CPU's matrix units.
+"""Weights of linear layers, packed once for a CPU's matrix units.
 
 A round reads every weight for a handful of tokens. oneDNN rearranges a weight on each call unless it was given already arranged
 ("packed"), which for SmolLM2 in bfloat16 is half of the time of its linear layers. It costs the memory of the weights again.
 """
 
 import os
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from . packed_linear import JointProduct, PackedLinear, PackedSibling  # fmt: skip  # isort: skip
+
 LARGEST_SHARE = 0.25  # of the memory that is free
 RUNS = 32  # parts of a weight that are summed apart, so that what only changes place is seen
+SHARES_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # the usual names in transformers
 
-# Linear layer -> (mark of the weight it was packed from, packed weight).
+Group = tuple[nn.Linear, ...]  # layers packed together
+
+# First layer of a group -> (marks of the weights it was packed from, packed weight).
 _known: WeakKeyDictionary = WeakKeyDictionary()
-
-
-class PackedLinear(nn.Linear):
-    """A linear layer, its weight also packed, which serves x [..., in] in bfloat16 as long as the weight is the one it was packed from."""
-
-    packed: Tensor
-    packed_from: nn.Parameter
-
-    def forward(self, x: Tensor) -> Tensor:
-        # autocast hands over other dtypes, adapters exchange the weight for the length of a forward
-        if x.dtype != self.packed.dtype or self._parameters.get("weight") is not self.packed_from:
-            return super().forward(x)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
 def can_pack(module: nn.Module) -> bool:
@@ -40,21 +33,76 @@ def can_pack(module: nn.Module) -> bool:
     return weight.is_contiguous() and weight.storage_offset() % 4 == 0  # four bfloat16 are summed as one int64
 
 
-def packed_weights(model: nn.Module) -> dict[nn.Module, Tensor]:
-    """The packed weight [out, in] of every layer that `can_pack`, anew where a weight was changed since; none where it is not worth it.
+def groups(model: nn.Module) -> list[Group]:
+    """Every layer that `can_pack`, once, with those that read the same input.
 
-    That is where this machine cannot pack, or a share of the free memory would not hold what is new.
+    A class names its layers that share their input in `SHARES_INPUT`; transformers' own are known by the usual names. A wrong
+    guess costs time, not correctness.
+    """
+    found: list[Group] = []
+    seen: set[nn.Module] = set()
+    for parent in model.modules():
+        default = SHARES_INPUT if type(parent).__module__.startswith("transformers.models.") else ()
+        for names in getattr(type(parent), "SHARES_INPUT", default):
+            children = [parent._modules.get(name) for name in names]
+            group = tuple(child for child in children if can_pack(child) and child not in seen)
+            if len(set(group)) == len(group) > 1 and _alike(group):
+                found.append(group)
+                seen.update(group)
+    return found + [(module,) for module in model.modules() if can_pack(module) and module not in seen]
+
+
+def _alike(group: Group) -> bool:
+    """Whether one product can serve them: inputs as wide, biases all or none, and those plain ones in bfloat16."""
+    biases = [module._parameters.get("bias") for module in group]
+    plain = all(type(bias) is nn.Parameter and bias.dtype == torch.bfloat16 for bias in biases)
+    none = all("bias" in module._parameters and module._parameters["bias"] is None for module in group)
+    return len({module.weight.shape[1] for module in group}) == 1 and (plain or none)
+
+
+def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]]:
+    """For every layer that `can_pack` the class of its view and what that has besides; packed anew where a weight was changed since.
+
+    Empty where it is not worth it: this machine cannot pack, or a share of the free memory would not hold what is new.
     """
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return {}
-    found = [module for module in model.modules() if can_pack(module)]
-    new = {module.weight.data_ptr(): module.weight.nbytes for module in found if module not in _known}
+    found = groups(model)
+    new = {
+        module.weight.data_ptr(): module.weight.nbytes for group in found if group[0] not in _known for module in group
+    }
     if new and sum(new.values()) > LARGEST_SHARE * _free_memory():
         return {}
-    for module, mark in zip(found, _marks([module.weight for module in found]), strict=True):
-        if module not in _known or _known[module][0] != mark:
-            _known[module] = mark, torch.ops.mkldnn._reorder_linear_weight(module.weight.detach())
-    return {module: _known[module][1] for module in found}
+    marks = iter(_marks([module.weight for group in found for module in group]))
+    exchanged = {}
+    for group in found:
+        packed = _packed(group, tuple(next(marks) for _ in group))
+        exchanged.update(_layers(group, packed))
+    return exchanged
+
+
+def _packed(group: Group, marks: tuple) -> Tensor:
+    """The weights of a group below each other [sum of out, in], packed; none of its layers is kept packed in another way."""
+    for other in group[1:]:
+        _known.pop(other, None)
+    if group[0] not in _known or _known[group[0]][0] != marks:
+        weights = [module.weight.detach() for module in group]
+        whole = weights[0] if len(group) == 1 else torch.cat(weights)
+        _known[group[0]] = marks, torch.ops.mkldnn._reorder_linear_weight(whole)
+    return _known[group[0]][1]
+
+
+def _layers(group: Group, packed: Tensor):
+    """(layer, (class of its view, attributes)) for a group."""
+    if len(group) == 1:
+        yield group[0], (PackedLinear, {"packed": packed, "packed_from": group[0].weight})
+        return
+    biases = [module.bias for module in group]
+    bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+    product = JointProduct(packed, bias, [module.weight.shape[0] for module in group])
+    for place, module in enumerate(group):
+        own = {"packed": packed, "packed_from": module.weight, "bias_from": module.bias}
+        yield module, (PackedSibling, {**own, "product": product, "place": place})
 
 
 def _free_memory() -> int:

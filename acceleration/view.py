@@ -1,20 +1,28 @@
 """A view of a model that decodes faster on a CPU and shares its weights, buffers and configuration with it.
 
-Two things are other than in the model: plain linear layers are packed (`packed.py`), and attention of a few queries reads grouped
-keys as they are (`few_queries.py`). The model itself stays as it is.
+Other than in the model: plain linear layers are packed, several that read the same input as one (`packed_weights.py`), attention of
+a few queries reads grouped keys as they are (`few_queries.py`), RMSNorm and the rotary embedding take fewer calls (`rms_norm.py`,
+`rotary.py`). The model itself stays as it is.
 """
 
 import copy
 import inspect
 import sys
 from functools import cache
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . packed_weights import PackedLinear, packed_weights  # fmt: skip  # isort: skip
+from . packed_weights import packed_weights  # fmt: skip  # isort: skip
+from . rms_norm import rms_norms  # fmt: skip  # isort: skip
+from . rotary import with_short_rotary  # fmt: skip  # isort: skip
+
+Exchanged = dict[
+    nn.Module, tuple[type[nn.Module], dict[str, Any]]
+]  # module -> class of its view and what that has besides
 
 OWN = (
     "_parameters",
@@ -31,11 +39,27 @@ def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
     """The view of a model on a CPU; any other model as it is, and one with layers compiled in place, which call themselves.
 
     Args:
-        packs: whether linear layers may be packed.
+        packs: whether linear layers may be packed, and what lies between them be done in fewer calls.
     """
     if model.device.type != "cpu" or any(m._compiled_call_impl is not None for m in model.modules()):
         return model
-    return _view(model, packed_weights(model) if packs else {}, regroups(model), {})
+    exchanged: Exchanged = {**packed_weights(model), **rms_norms(model)} if packs else {}
+    view = _view(model, exchanged, regroups(model), {})
+    if packs:
+        for module in view.modules():
+            with_short_rotary(module)
+            _find_children_at_once(module)
+    return view
+
+
+def _find_children_at_once(view: nn.Module) -> None:
+    """Modules also as plain attributes: torch searches for them in three dictionaries, seven hundred times a round.
+
+    Where one is exchanged later, torch takes the plain attribute away.
+    """
+    for name, child in view._modules.items():
+        if child is not None and not hasattr(type(view), name):
+            view.__dict__.setdefault(name, child)
 
 
 def regroups(model: nn.Module) -> bool:
@@ -63,7 +87,7 @@ def _compares_with_sdpa(module_name: str) -> bool:
     return '"sdpa"' in source or "'sdpa'" in source
 
 
-def _view(module: nn.Module, packed: dict[nn.Module, Tensor], regroup: bool, seen: dict) -> nn.Module:
+def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) -> nn.Module:
     if module in seen:
         return seen[module]
     # Dictionaries are copied, so that what is hung on the view (hooks that collect hidden states, rescaled position tables)
@@ -72,15 +96,16 @@ def _view(module: nn.Module, packed: dict[nn.Module, Tensor], regroup: bool, see
     for name in OWN:
         state[name] = state[name].copy()
     state["_modules"] = {
-        name: child if child is None else _view(child, packed, regroup, seen) for name, child in module._modules.items()
+        name: child if child is None else _view(child, exchanged, regroup, seen)
+        for name, child in module._modules.items()
     }
-    if module in packed:
-        state |= {"packed": packed[module], "packed_from": module.weight}
+    kind, besides = exchanged.get(module, (type(module), {}))
+    state |= besides
     config = state.get("config")
     if regroup and getattr(config, "_attn_implementation", None) == "sdpa":
         # the original is kept beside its copy, or another could get its id
         state["config"] = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]
-    view = seen[module] = object.__new__(PackedLinear if module in packed else type(module))
+    view = seen[module] = object.__new__(kind)
     object.__setattr__(view, "__dict__", state)
     return view
 

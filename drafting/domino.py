@@ -13,7 +13,7 @@ from torch import Tensor
 from . calibration import Calibration  # fmt: skip  # isort: skip
 from . drafter import Picking, Wanted  # fmt: skip  # isort: skip
 from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
-from . head import BlockHead  # fmt: skip  # isort: skip
+from . head import BlockHead, HeadWeights  # fmt: skip  # isort: skip
 from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
 from . sampled import draw, shape  # fmt: skip  # isort: skip
 from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
@@ -72,7 +72,7 @@ class DominoSession:
         self.graphs, fixed = graphs, run is not None or graphs is not None
         fresh = DraftContext(self.config.num_hidden_layers, rows, indexed=fixed, bucket=BUCKET if graphs else 1)
         self.cache = fresh if context is None else context
-        self.run = run or draft
+        self.run, self.weights = run or draft, HeadWeights(draft)
         self.device, self.own_dtype = (
             draft.device,
             draft.dtype,
@@ -121,7 +121,7 @@ class DominoSession:
             return self._step_by_step(block, anchors, wanted, picking)
 
     def _step_by_step(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
-        head = BlockHead(self.draft, block.hidden, block.base, self.embed, self.pool)
+        head = BlockHead(self.weights, block.hidden, block.base, self.embed, self.pool)
         branch = 1 if wanted.chain else None
         if picking.samples:
             sure = _confidences(head, picking)
@@ -130,8 +130,8 @@ class DominoSession:
                 for row, depth in zip(sure, wanted.depths, strict=True)
             ]
             if wanted.cut is not None:
-                least = wanted.cut([plan.reach for plan in shapes])
-                shapes = [plan.above(low) for plan, low in zip(shapes, least, strict=True)]
+                counts = wanted.cut([plan.reach for plan in shapes])
+                shapes = [plan.first(count) for plan, count in zip(shapes, counts, strict=True)]
             trees, law = draw(head, anchors, shapes, partial(picking.processed, head), set(picking.ends))
             return Proposal(trees, law)
         lanes = ChosenLanes(head, anchors, picking, wanted.calibration)
@@ -268,7 +268,7 @@ class ChosenLanes:
     def __init__(self, head: BlockHead, anchors: Tensor, picking: Picking, calibration: Calibration):
         self.head, self.picking, self.calibration = head, picking, calibration
         self.lanes = head.begin(anchors)
-        self.paths: list[list[list[int]]] = [[[]] for _ in range(len(anchors))]
+        self.paths: list[list[list[int] | None]] = [[[]] for _ in range(len(anchors))]
 
     def children(self, depth: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
         logits = self.picking.processed(self.head, self.head.logits(depth - 1, self.lanes), self.paths)
@@ -281,9 +281,13 @@ class ChosenLanes:
         self.lanes = self.head.step(self.lanes.pick(lanes.to(self.lanes.state.device)), tokens)
         if self.picking.process is not None and not self.picking.blind:
             self.paths = [
-                [self.paths[row][lane] + [token] for lane, token in zip(*pair, strict=True)]
+                [self._below(self.paths[row][lane], token) for lane, token in zip(*pair, strict=True)]
                 for row, pair in enumerate(zip(lanes.tolist(), tokens.tolist(), strict=True))
             ]
+
+    def _below(self, path: list[int] | None, token: int) -> list[int] | None:
+        """Rows with fewer lanes are filled up with dead ones; processors may have nothing to say after an end token."""
+        return None if path is None or token in self.picking.ends else [*path, token]
 
 
 def _confidences(head: BlockHead, picking: Picking) -> list[list[float]]:

@@ -11,8 +11,8 @@ from . calibration import Calibration  # fmt: skip  # isort: skip
 from . fused_chain import Plan  # fmt: skip  # isort: skip
 from . proposal import Proposal  # fmt: skip  # isort: skip
 
-# (logits [R, W, V] in at least float32, tokens drafted on each lane's path, lists [R][W]) -> processed logits
-Process = Callable[[Tensor, list[list[list[int]]]], Tensor]
+# (logits [R, W, V] in at least float32, tokens drafted on each lane's path, lists [R][W], None: it says nothing) -> processed logits
+Process = Callable[[Tensor, list[list[list[int] | None]]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Picking:
     ends: frozenset[int] = frozenset()
     plan: Plan | None = None
 
-    def processed(self, head, logits: Tensor, paths: list[list[list[int]]]) -> Tensor:
+    def processed(self, head, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         """Logits [R, W, m] of a head's pool as processed; tokens that are banned have -inf."""
         if self.process is not None and self.blind:
             logits = self.process(logits, paths)
@@ -53,7 +53,7 @@ class Wanted:
     Attributes:
         nodes: at most, a row. depths: at most, of each row. floor: nodes of less reach are not worth verifying. chain: a chain instead of a
             tree. calibration: reach is estimated by it. cut: for nodes that are drawn: told the reach of all there could be, falling, lists
-            [R][n], it says below which reach each row's are left out.
+            [R][n], it says how many of each row's are drawn, the first ones.
     """
 
     nodes: int
@@ -61,7 +61,7 @@ class Wanted:
     floor: float
     chain: bool
     calibration: Calibration
-    cut: Callable[[list[list[float]]], list[float]] | None = None
+    cut: Callable[[list[list[float]]], list[int]] | None = None
 
 
 class DraftSession(Protocol):

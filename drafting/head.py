@@ -64,6 +64,21 @@ class Lanes:
         return Lanes(*(part[row, lanes] for part in (self.state, self.own, self.code)))
 
 
+class HeadWeights:
+    """A drafter's head as the steps read it: W_ih, W_hh above W_s (both meet the same S: one product a step), W_z and W2.
+
+    Args:
+        draft: the `DominoModel`.
+    """
+
+    def __init__(self, draft):
+        gru, self.prefix = draft.prefix_gru, draft.config.pure_draft_prefix_len
+        self.w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
+        self.w_ih, self.width, self.w2 = gru.weight_ih_l0, gru.hidden_size, draft.embed_proj[2].weight
+        self.recurrent = torch.cat([gru.weight_hh_l0, w_s])
+        self.corrects = self.prefix < draft.config.num_drafts  # a DFlash drafter needs no state
+
+
 class BlockHead:
     """The head of one block.
 
@@ -73,45 +88,50 @@ class BlockHead:
     Both label layouts read the same way once the unused slot 0 of the fill-in layout is cut off.
 
     Args:
-        draft: the `DominoModel`. hidden: [R, n, hidden], backbone output H of the drafting slots. base_logits: [R, n, vocab], at least
+        weights: of the drafter. hidden: [R, n, hidden], backbone output H of the drafting slots. base_logits: [R, n, vocab], at least
             float32. embed: token ids [R, W] -> target embeddings [R, W, hidden] on the draft's device.
         pool: drafts come from this many tokens only, the likeliest of the block by base logits; 0 is all.
     """
 
-    def __init__(self, draft, hidden: Tensor, base_logits: Tensor, embed: Callable[[Tensor], Tensor], pool: int = 0):
-        gru, self.embed, self.prefix = draft.prefix_gru, embed, draft.config.pure_draft_prefix_len
-        self.w_ih, self.gru_width = gru.weight_ih_l0, gru.hidden_size
-        w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
-        self.recurrent = torch.cat([gru.weight_hh_l0, w_s])  # both meet the same S: one product a step
+    def __init__(
+        self,
+        weights: HeadWeights,
+        hidden: Tensor,
+        base_logits: Tensor,
+        embed: Callable[[Tensor], Tensor],
+        pool: int = 0,
+    ):
+        self.weights, self.embed = weights, embed
         self.vocab, self.drafts = base_logits.shape[-1], hidden.shape[1]
-        self.z, self.w2, self.ids, self.base = F.linear(hidden, w_z), draft.embed_proj[2].weight, None, base_logits
-        self.corrects = self.prefix < draft.config.num_drafts  # a DFlash drafter needs no state
+        self.z, self.w2, self.ids, self.base = F.linear(hidden, weights.w_z), weights.w2, None, base_logits
         if 0 < pool < self.vocab:
             # sorted, so that of equal logits the lowest token comes first, as over the vocabulary
             self.ids = candidate_pool(base_logits, pool).sort(dim=-1).values
-            self.w2 = self.w2[self.ids.to(self.w2.device)]  # [R, pool, rank]
+            self.w2 = weights.w2[self.ids.to(weights.w2.device)]  # [R, pool, rank]
             self.base = base_logits.gather(2, self.ids[:, None].expand(-1, hidden.shape[1], -1))
 
     def begin(self, anchors: Tensor) -> Lanes:
         """One lane a row, which has consumed the anchor [R, 1]."""
         shape = anchors.shape[0], 1
         nothing = Lanes(
-            self.z.new_zeros(*shape, self.gru_width), self.z.new_zeros(*shape, 3 * self.gru_width), self.z[:, :1]
+            self.z.new_zeros(*shape, self.weights.width),
+            self.z.new_zeros(*shape, 3 * self.weights.width),
+            self.z[:, :1],
         )
         return self.step(nothing, anchors)
 
     def step(self, lanes: Lanes, tokens: Tensor) -> Lanes:
         """Every lane consumes a token [R, W]."""
-        if not self.corrects:
+        if not self.weights.corrects:
             return lanes
-        state = gru_gates(F.linear(self.embed(tokens), self.w_ih), lanes.own, lanes.state)
-        own, code = F.linear(state, self.recurrent).split([3 * self.gru_width, self.z.shape[-1]], dim=-1)
+        state = gru_gates(F.linear(self.embed(tokens), self.weights.w_ih), lanes.own, lanes.state)
+        own, code = F.linear(state, self.weights.recurrent).split([3 * self.weights.width, self.z.shape[-1]], dim=-1)
         return Lanes(state, own, code)
 
     def logits(self, place: int, lanes: Lanes) -> Tensor:
         """What draft `place` (from 0) of each lane comes from, [R, W, m] over the pool or the vocabulary."""
         base = self.base[:, place, None].expand(-1, lanes.state.shape[1], -1)
-        if place < self.prefix:
+        if place < self.weights.prefix:
             return base
         code = F.silu(self.z[:, place, None] + lanes.code)
         change = F.linear(code, self.w2) if self.w2.dim() == 2 else torch.bmm(code, self.w2.transpose(1, 2))

@@ -21,6 +21,10 @@ class Memory:
     def __init__(self, most: int = 0):
         self.most, self.text = most, np.empty(0, dtype=np.int64)
 
+    def hold(self, most: int) -> None:
+        """From now on; what is more than that is forgotten."""
+        self.most, self.text = most, self.text[len(self.text) - min(most, len(self.text)) :]
+
     def add(self, text: list[int]) -> None:
         """An answer with its prompt."""
         if self.most:
@@ -53,8 +57,7 @@ class Lookup:
         text longer, so the draft is "c e a b", matched 2, alike.
         """
         text, end = self.text, self.end
-        places = np.flatnonzero(text[: end - 1] == text[end - 1])[-PLACES:]
-        places = places[places >= 0]
+        places = np.flatnonzero((text[: end - 1] == text[end - 1]) & (text[1:end] != APART))[-PLACES:]
         if not len(places) or text[end - 1] == APART:
             return []
         matched = np.ones(len(places), dtype=np.int64)
@@ -71,7 +74,7 @@ class Lookup:
         found: list[tuple[int, bool, list[int]]] = []
         for at in order:
             first = int(firsts[at])
-            if first == APART or any(first == tokens[0] for _, _, tokens in found):
+            if any(first == tokens[0] for _, _, tokens in found):
                 continue
             following = text[places[at] + 1 : min(places[at] + 1 + LONGEST, end)]
             apart = np.flatnonzero(following == APART)

@@ -27,9 +27,8 @@ class Shape:
     reach: list[float]
     cells: list[int]
 
-    def above(self, least: float) -> "Shape":
-        """Without the nodes of less reach; as they stand in order of reach, these are the last."""
-        count = sum(reach >= least for reach in self.reach)
+    def first(self, count: int) -> "Shape":
+        """The nodes of largest reach, as they stand in its order."""
         return Shape(*(part[:count] for part in (self.parents, self.depths, self.turns, self.reach, self.cells)))
 
 
@@ -47,15 +46,15 @@ def shape(calibration: Calibration, confidences: list[float], nodes: int, floor:
     # candidates by reach; of equals the shallower, then the earlier
     heap: list[tuple[float, int, int, int, int, float, float]] = []
 
-    def candidate(parent: int, depth: int, turn: int, left: float) -> None:
-        """`left`: the chance that the parent is kept and no earlier child of it."""
+    def candidate(parent: int, depth: int, turn: int, left: float, most: float) -> None:
+        """`left`: the chance that the parent is kept and no earlier child of it. `most`: reach of the child before, never exceeded."""
         if depth > len(confidences) or turn >= min(branch or TURNS, TURNS):
             return
         chance, cell = calibration.sampled(turn, confidences[depth - 1])
-        if left * chance >= floor:
-            heapq.heappush(heap, (-left * chance, depth, parent, turn, cell, left, chance))
+        if min(left * chance, most) >= floor:
+            heapq.heappush(heap, (-min(left * chance, most), depth, parent, turn, cell, left, chance))
 
-    candidate(-1, 1, 0, 1.0)
+    candidate(-1, 1, 0, 1.0, 1.0)
     while heap and len(found.parents) < nodes:
         reach, depth, parent, turn, cell, left, chance = heapq.heappop(heap)
         for values, value in zip(
@@ -64,8 +63,8 @@ def shape(calibration: Calibration, confidences: list[float], nodes: int, floor:
             strict=True,
         ):
             values.append(value)
-        candidate(parent, depth, turn + 1, left * (1 - chance))
-        candidate(len(found.parents) - 1, depth + 1, 0, -reach)
+        candidate(parent, depth, turn + 1, left * (1 - chance), -reach)
+        candidate(len(found.parents) - 1, depth + 1, 0, -reach, -reach)
     return found
 
 

@@ -46,24 +46,28 @@ class Grown:
         return tree
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Ledger:
-    """The best nodes seen so far, [R, ≤ B] each, in order of reach; `name` is a number that stays."""
+    """Nodes seen so far: reach [R, N], and [R, N, 4] their parent, token, cell and a number that stays."""
 
     reach: Tensor
-    parent: Tensor
-    token: Tensor
-    cell: Tensor
-    name: Tensor
-
-    def fields(self) -> list[Tensor]:
-        return [self.reach, self.parent, self.token, self.cell, self.name]
+    facts: Tensor
 
     def best(self, other: "_Ledger", nodes: int) -> "_Ledger":
-        """The best of both; of equals the earlier, so that parents stay before children."""
-        both = [torch.cat(pair, dim=1) for pair in zip(self.fields(), other.fields(), strict=True)]
-        order = both[0].sort(dim=1, descending=True, stable=True).indices[:, :nodes]
-        return _Ledger(*(part.gather(1, order) for part in both))
+        """The best of both, in order of reach; of equals the earlier, so that parents stay before children."""
+        reach, facts = torch.cat([self.reach, other.reach], dim=1), torch.cat([self.facts, other.facts], dim=1)
+        reach, order = reach.sort(dim=1, descending=True, stable=True)
+        return _Ledger(reach[:, :nodes], _take(facts, order[:, :nodes]))
+
+
+PARENT, TOKEN, CELL, NAME = range(4)
+
+
+def _take(facts: Tensor, at: Tensor) -> Tensor:
+    """[R, N, 4] at places [R, n]."""
+    if len(facts) == 1:
+        return facts[:, at[0]]
+    return facts[torch.arange(len(facts), device=facts.device)[:, None], at]
 
 
 def best_first(
@@ -79,47 +83,38 @@ def best_first(
     .3 | .3, .24 | .27. The tree is .6, .3 and the first's child of .3: of equal reach the shallower node goes first.
     """
     ledger, reach, name, said = None, None, None, 0
-    for depth in range(1, depths + 1):
+    for depth in range(1, min(depths, nodes) + 1):
         chance, token, cell = frontier.children(depth, min(nodes - depth + 1, branch or nodes))
         (lanes, children), device = chance.shape[1:], chance.device
         if reach is None:
             reach, name = chance.new_ones(rows, 1), torch.full((rows, 1), -1, device=device)
-        new = _Ledger(
-            (reach[..., None] * chance).flatten(1),
-            name[..., None].expand(-1, -1, children).flatten(1),
-            token.flatten(1),
-            cell.flatten(1),
-            torch.arange(said, said + lanes * children, device=device).expand(rows, -1),
-        )
+        names = torch.arange(said, said + lanes * children, device=device).view(lanes, children)
+        facts = [name[..., None].expand_as(token), token, cell, names.expand_as(token)]
+        new = _Ledger((reach[..., None] * chance).flatten(1), torch.stack(facts, dim=-1).flatten(1, 2))
         said += lanes * children
-        ledger = new.best(_none(new), nodes) if ledger is None else ledger.best(new, nodes)
-        if depth == min(depths, nodes):
-            break
+        # the first is sorted, too
+        ledger = (ledger or _Ledger(new.reach[:, :0], new.facts[:, :0])).best(new, nodes)
         # what is not among the best so far, or below the floor, has no child there either
-        least = ledger.reach[:, -1:] if ledger.reach.shape[1] == nodes else ledger.reach.new_zeros(rows, 1)
-        alive = (new.reach >= least.clamp(min=floor)) & (new.reach > 0) & ~torch.isin(new.token, ends)
+        least = ledger.reach[:, -1:].clamp(min=floor) if ledger.reach.shape[1] == nodes else floor
+        alive = (new.reach >= least) & (new.reach > 0) & ~torch.isin(new.facts[..., TOKEN], ends)
         width = min(int(alive.sum(dim=1).max()), nodes - depth)
-        if width == 0:
+        if width == 0 or depth == depths:
             break
-        reach = torch.where(alive, new.reach, 0)
-        reach, place = reach.sort(dim=1, descending=True, stable=True)
+        reach, place = torch.where(alive, new.reach, 0).sort(dim=1, descending=True, stable=True)
         reach, place = reach[:, :width], place[:, :width]
-        name = new.name.gather(1, place)
-        frontier.advance(place // children, new.token.gather(1, place))
+        lane = _take(new.facts, place)
+        name = lane[..., NAME]
+        frontier.advance(place // children, lane[..., TOKEN])
     return _on_the_host(ledger, floor)
-
-
-def _none(like: _Ledger) -> _Ledger:
-    return _Ledger(*(part[:, :0] for part in like.fields()))
 
 
 def _on_the_host(ledger: _Ledger, floor: float) -> Grown:
     grown = Grown([], [], [], [])
-    for reach, parents, tokens, cells, names in zip(*(part.tolist() for part in ledger.fields()), strict=True):
+    for reach, facts in zip(ledger.reach.tolist(), ledger.facts.tolist(), strict=True):
         count = sum(r >= floor and r > 0 for r in reach)  # they fall
-        number = {-1: -1} | {name: place for place, name in enumerate(names[:count])}
+        number = {-1: -1} | {fact[NAME]: place for place, fact in enumerate(facts[:count])}
         grown.reach.append(reach[:count])
-        grown.parents.append([number[parent] for parent in parents[:count]])
-        grown.tokens.append(tokens[:count])
-        grown.cells.append(cells[:count])
+        grown.parents.append([number[fact[PARENT]] for fact in facts[:count]])
+        grown.tokens.append([fact[TOKEN] for fact in facts[:count]])
+        grown.cells.append([fact[CELL] for fact in facts[:count]])
     return grown

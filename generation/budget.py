@@ -13,6 +13,7 @@ import numpy as np
 SIZES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # of trees whose times are kept apart
 FIRST = (24, 0, 8)  # measured before anything is decided
 MEASURED = 2  # times of each; the very first of a size, of allocations and first calls, does not count
+ASKED = 6  # rounds of each, at most: a text may be near its end, a drafter sure of fewer nodes
 FADE = 0.97  # weight that is left of a size's times after the next round
 RETRY = 16  # rounds without the drafter after which it is tried again
 NEWEST = 0.15  # weight of the last round in what drafting brings
@@ -31,6 +32,7 @@ class Costs:
     weight: dict[int, float] = field(default_factory=dict)
     mean: dict[int, float] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
 
     def saw(self, nodes: int, seconds: float) -> None:
         size = SIZES[bisect_left(SIZES, min(nodes, SIZES[-1]))]
@@ -49,7 +51,10 @@ class Costs:
     def unknown(self, most: int) -> int | None:
         """Nodes of a round that is needed to know what things cost; None: it is known."""
         wanted = [min(nodes, most) for nodes in FIRST]
-        return next((n for n in wanted if self.seen.get(SIZES[bisect_left(SIZES, n)], 0) <= MEASURED), None)
+        seen = [self.seen.get(SIZES[bisect_left(SIZES, n)], 0) for n in wanted]
+        return next(
+            (n for n, s in zip(wanted, seen, strict=True) if s <= MEASURED and self.asked.get(n, 0) < ASKED), None
+        )
 
     def line(self) -> list[tuple[int, float]]:
         """Known sizes and their seconds, which rise."""

@@ -160,8 +160,8 @@ class DominoCandidateGenerator(CandidateGenerator):
         wanted = Wanted(count, [count], 0.0, chain=True, calibration=self.calibration)
         proposal = self.session.propose(input_ids[:, -1:], wanted, self.picking)
         drafts = proposal.tokens(input_ids.device)
-        if proposal.law is not None:
-            return drafts, self._logits(proposal.law)
+        if proposal.law is not None:  # the last place may have a law of which nothing could be drawn
+            return drafts, self._logits(proposal.law)[:, : drafts.shape[1]]
         return drafts[:, : self._until_end(input_ids, drafts)], None
 
     def _logits(self, law: Sampled) -> Tensor:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteriaList
+from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
 from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
@@ -141,7 +141,7 @@ class Call:
         plan = plan_for(processing.processors, self.target.target.get_input_embeddings(), draws)
         process = self._process if processing.processors else None
         picking = Picking(draws, process, processing.blind, ends=frozenset(rows.eos), plan=plan)
-        self.proposer = Proposer(self, picking, generation_config.num_assistant_tokens)
+        self.proposer = Proposer(self, picking, _limit(generation_config))
 
     def _open(self, engine: Engine, generation_config) -> None:
         """The views, caches and recordings of this call."""
@@ -263,6 +263,13 @@ def _draws(settings: EngineSettings, generation_config) -> bool:
         return False
     cold = generation_config.temperature is not None and generation_config.temperature < COLD
     return settings.draws == "sampled" or not cold
+
+
+def _limit(generation_config) -> int | None:
+    """`num_assistant_tokens` where the caller set it: transformers fills in its own default, which was made for draft models."""
+    usual = GenerationConfig._get_default_generation_params().get("num_assistant_tokens")
+    given = generation_config.num_assistant_tokens
+    return None if given == usual else given
 
 
 def _wide(logits: Tensor, rows: Rows) -> Tensor:

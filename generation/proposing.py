@@ -18,7 +18,7 @@ class Proposer:
     """Decides what is put to the target, and learns from what came of it.
 
     Args:
-        call: the `engine.Call`. picking: how the drafter picks. limit: `num_assistant_tokens`.
+        call: the `engine.Call`. picking: how the drafter picks. limit: nodes that the caller allows, None says nothing.
     """
 
     def __init__(self, call, picking: Picking, limit: int | None):
@@ -32,7 +32,7 @@ class Proposer:
         self.looks = settings.lookup and call.graphs is None and self.most > 0
         self.drafter = self.most > 0  # whether it is ever asked
         self.memory = call.learnt.memory
-        self.memory.most = settings.lookup_memory
+        self.memory.hold(settings.lookup_memory)
         self.lookups: dict[int, Lookup] = {}
         self.candidates: list[Tree] = []
 
@@ -63,8 +63,10 @@ class Proposer:
 
     def _decide(self) -> tuple[int, bool, float]:
         """Nodes allowed, whether the drafter is asked, and the reach below which its nodes are not worth making."""
-        probe = self.budget.costs.unknown(self.most)
+        costs = self.budget.costs
+        probe = costs.unknown(self.most)
         if probe is not None:
+            costs.asked[probe] = costs.asked.get(probe, 0) + 1
             return probe, probe > 0, LEAST
         without = self.budget.choose(_falling(self.candidates), 0.0, self.most)
         if not self.budget.drafts_now(without):
@@ -84,22 +86,29 @@ class Proposer:
     def _draw(self, anchors: Tensor, depths: list[int], most: int, floor: float) -> Proposal:
         """Drawn nodes: how many, of whom, is decided by their reach before any is drawn; lookup's are chosen, and tested after them."""
         began, found = time.perf_counter(), self.candidates
-        least = [0.0] * len(depths)
+        chosen: list[list[int]] = []  # of what lookup found
 
-        def cut(reaches: list[list[float]]) -> list[float]:
-            both = [sorted(own + tree.reach, reverse=True) for own, tree in zip(reaches, found, strict=True)]
+        def share(reaches: list[list[float]], size: int) -> list[int]:
+            """Nodes go to the best of both, and of equals to the earlier, so that parents come with their children."""
+            counts = []
+            for own, tree in zip(reaches, found, strict=True):
+                reach = own + tree.reach
+                best = sorted(range(len(reach)), key=lambda n, reach=reach: -reach[n])[:size]
+                counts.append(sum(n < len(own) for n in best))
+                chosen.append(sorted(n - len(own) for n in best if n >= len(own)))
+            return counts
+
+        def cut(reaches: list[list[float]]) -> list[int]:
+            both = [own + tree.reach for own, tree in zip(reaches, found, strict=True)]
             spent = max(time.perf_counter() - began, self.budget.drafting)
-            size = self._size(both, spent, most)
-            least[:] = [reach[size - 1] if 0 < size <= len(reach) else (LEAST if size else 2.0) for reach in both]
-            return least
+            return share(reaches, self._size([sorted(reach, reverse=True) for reach in both], spent, most))
 
         wanted = Wanted(most, depths, floor, self.chain, self.calibration, cut)
         proposal = self.call.session.propose(anchors, wanted, self.picking)
         self.budget.took(time.perf_counter() - began)
-        kept = [
-            tree.take([n for n in range(len(tree)) if tree.reach[n] >= low])
-            for tree, low in zip(found, least, strict=True)
-        ]
+        if not chosen:  # one launch drafts as many as it was asked for
+            share([tree.reach for tree in proposal.trees], most)
+        kept = [tree.take(nodes) for tree, nodes in zip(found, chosen, strict=True)]
         trees = [merge(own, more) if more.tokens else own for own, more in zip(proposal.trees, kept, strict=True)]
         self.candidates = [merge(own, more) if more.tokens else own for own, more in zip(trees, found, strict=True)]
         return Proposal(trees, proposal.law)
@@ -155,11 +164,10 @@ class Proposer:
 
     def remember(self) -> None:
         """The texts are over."""
-        if self.memory.most:
-            rows = self.call.rows
-            start = rows.input_ids.shape[1]
-            for row, prompt in enumerate(rows.prompts):
-                self.memory.add(prompt.tolist() + rows.text[row, start : rows.ends[row]].tolist())
+        rows = self.call.rows
+        start = rows.input_ids.shape[1]
+        for row, prompt in enumerate(rows.prompts):
+            self.memory.add(prompt.tolist() + rows.text[row, start : rows.ends[row]].tolist())
 
 
 def _falling(trees: list[Tree]) -> list[list[float]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .. verification.accept import RULES  # fmt: skip  # isort: skip
 
 MOST = 64  # nodes of a tree, at most
-COLD = 0.5  # temperature below which "auto" chooses nodes instead of drawing them
+COLD = 0.7  # temperature below which "auto" chooses nodes instead of drawing them
 SHAPES = ("auto", "tree", "chain")
 DRAWS = ("auto", "sampled", "chosen")
 
@@ -19,8 +19,8 @@ class EngineSettings:
     """How an engine decodes.
 
     Attributes:
-        budget: nodes of a round's tree, or "auto" for as many as pay (`budget.py`); `num_assistant_tokens` bounds either. 0 decodes
-            without drafts.
+        budget: nodes of a round's tree, or "auto" for as many as pay (`budget.py`); 0 decodes without drafts. `num_assistant_tokens`
+            bounds either where it is not transformers' default, 20.
         shape: what the drafter proposes, "tree" or "chain"; "auto" is a tree on a CPU and a chain elsewhere, where trees never ran.
         lookup: whether what followed the last tokens earlier in the text is drafted, too.
         lookup_memory: tokens of earlier answers with this drafter that are searched as well; they stay in memory.

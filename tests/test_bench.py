@@ -7,7 +7,7 @@ import pytest
 import torch
 from domino import DominoConfig, DominoModel
 from domino.drafting.domino import Block
-from domino.drafting.head import BlockHead, greedy_chain
+from domino.drafting.head import BlockHead, HeadWeights, greedy_chain
 from domino.evaluation.bench import counts, latency
 from domino.evaluation.bench.ceilings import Ceilings
 from domino.evaluation.bench.counts import Work
@@ -208,7 +208,7 @@ def test_what_is_timed_is_what_decoding_drafts(prefix):
     draft, target = make_draft(pure_draft_prefix_len=prefix), make_target()
     hidden, base = torch.randn(3, 5, HIDDEN).double(), torch.randn(3, 5, 48).double()
     drafting = Drafting(draft, target, 0, 3, 0)
-    head = BlockHead(draft, hidden, base, target.get_input_embeddings())
+    head = BlockHead(HeadWeights(draft), hidden, base, target.get_input_embeddings())
     together = drafting.chain(Block(hidden, base)).tokens(CPU)
     assert torch.equal(together, greedy_chain(head, drafting.anchors))
     for row in range(3):

@@ -17,7 +17,7 @@ class Attention:
         self.num_key_value_groups = groups
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, FEW, FEW + 1])
+@pytest.mark.parametrize("n", [1, 2, 7, 33, FEW, FEW + 1])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("shared", [True, False])
@@ -34,6 +34,58 @@ def test_equals_transformers(n, rows, groups, shared):
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
     again, _ = few_queries(module, query, key, value, mask, **options)  # as the next layer, with the same mask
     assert torch.equal(again, ours)
+
+
+def naive(query, key, value, mask, scale):
+    """[R, n, H, d] in float64, key heads repeated."""
+    query, key, value = (
+        query.double(),
+        *(t.double().repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value)),
+    )
+    scores = query @ key.transpose(2, 3) * scale
+    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+def tree_mask(rows, n, before, shared, generator):
+    """[R or 1, 1, n, before + n + 5]: a node sees what comes before its tree and its ancestors; slots at the end are free."""
+    mask = torch.zeros(1 if shared else rows, 1, n, before + n + 5, dtype=torch.bool)
+    for row in mask[:, 0]:
+        length = before if shared else int(torch.randint(1, before + 1, (), generator=generator))
+        row[:, :length] = True
+        for node in range(n):
+            if node:
+                parent = int(torch.randint(node, (), generator=generator))
+                row[node] |= row[parent]
+            row[node, length + node] = True
+    return mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [*range(1, 12), 17, 25, 33, 49, 64, 65, 66, 80])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("shared", [True, False])
+def test_trees_against_a_naive_reference(n, dtype, groups, shared):
+    """Ragged rows, keys that are slices of a larger store, a mask of both kinds."""
+    generator = torch.Generator().manual_seed(n)
+    mask = tree_mask(3, n, 20, shared, generator)
+    key, value = (torch.randn(3, 2, 150, 16, generator=generator)[:, :, : mask.shape[-1]].to(dtype) for _ in range(2))
+    query = torch.randn(3, n, 2 * groups, 16, generator=generator).to(dtype).transpose(1, 2)
+    near = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
+    added = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+    for seen in (mask, mask.expand(3, -1, -1, -1), added):
+        ours, _ = few_queries(Attention(groups), query, key, value, seen, scaling=0.25)
+        assert ours.dtype == dtype
+        assert (ours.double() - naive(query, key, value, mask, 0.25)).abs().max() <= near
+
+
+def test_a_mask_filled_anew_is_another():
+    query, key, value = torch.randn(3, 1, 2, 4, 8).unbind()
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    few_queries(Attention(1), query, key, value, mask, scaling=0.25)
+    mask[..., 1:] = False
+    ours, _ = few_queries(Attention(1), query, key, value, mask, scaling=0.25)
+    assert torch.allclose(ours, naive(query, key, value, mask, 0.25).float())
 
 
 def test_layers_may_lie_on_another_device():

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -91,6 +92,127 @@ def test_hooks_still_hear(target):
         packed_view(target)(torch.tensor([[3, 4]]))
     handle.remove()
     assert heard
+
+
+def biased(family="qwen2", seed=0):
+    """A model whose every bias matters."""
+    model = make_target(family, seed=seed, attention_bias=True).to(torch.bfloat16)
+    for name, bias in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(bias)
+    return model
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 4)])
+@torch.no_grad()
+def test_joint_products_equal_the_separate_layers(family, shape):
+    """Asked in any order, twice, and with another input in between."""
+    model = biased(family)
+    view = packed_view(model)
+    attention, own = view.model.layers[0].self_attn, model.model.layers[0].self_attn
+    assert attention.q_proj.product is attention.k_proj.product is attention.v_proj.product
+    assert view.model.layers[0].mlp.up_proj.product.sizes == [64, 64]
+    x, other = (torch.randn(*shape, 32).to(torch.bfloat16) for _ in range(2))
+    for name, given in [("v_proj", x), ("q_proj", other), ("k_proj", x), ("k_proj", x), ("q_proj", x), ("v_proj", x)]:
+        ours, theirs = getattr(attention, name)(given), getattr(own, name)(given)
+        close(ours, theirs)
+        assert ours.view(*shape, -1, 8).shape == theirs.view(*shape, -1, 8).shape
+
+
+@torch.no_grad()
+def test_one_product_a_forward_and_nothing_stays():
+    view, x = packed_view(biased()), torch.randn(1, 5, 32).to(torch.bfloat16)
+    layers = [getattr(view.model.layers[0].self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
+    query, key, value = (layer(x) for layer in layers)
+    assert query.untyped_storage().data_ptr() == key.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    assert not x.__dict__
+    layers[0](x)
+    whole = weakref.ref(x)
+    del x
+    assert whole() is None  # what nobody asked for went with its input
+
+
+@torch.no_grad()
+def test_an_input_changed_in_place_is_another():
+    model, x = biased(), torch.randn(1, 5, 32).to(torch.bfloat16)
+    attention, own = packed_view(model).model.layers[0].self_attn, model.model.layers[0].self_attn
+    attention.q_proj(x)
+    x += 1
+    close(attention.k_proj(x), own.k_proj(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("exchanged", ["weight", "bias"])
+def test_one_layer_of_a_joint_product_exchanged(exchanged):
+    """In the view, as adapters do it for the length of a forward: the others stay joint."""
+    model, x = biased(), torch.randn(1, 5, 32).to(torch.bfloat16)
+    attention, own = packed_view(model).model.layers[0].self_attn, model.model.layers[0].self_attn
+    before = getattr(attention.k_proj, exchanged)
+    setattr(attention.k_proj, exchanged, torch.nn.Parameter(before + 1))
+    close(
+        attention.k_proj(x) - own.k_proj(x),
+        (x.sum(-1, keepdim=True) if exchanged == "weight" else 1) + 0 * own.k_proj(x),
+    )
+    close(attention.v_proj(x), own.v_proj(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+def test_any_changed_weight_of_a_joint_product(name):
+    model, ids = biased(seed=3), torch.randint(3, VOCAB, (1, 7))
+    before = packed_view(model)(ids).logits
+    layer = getattr(model.model.layers[1].self_attn, name)
+    layer.weight.data += 0.5
+    layer.bias.data -= 0.5
+    close(packed_view(model)(ids).logits, model(ids).logits)
+    assert not torch.equal(packed_view(model)(ids).logits, before)
+
+
+@torch.no_grad()
+def test_each_weight_is_packed_once_also_where_groups_change():
+    model = biased(seed=5)
+    attention = model.model.layers[0].self_attn
+    packed_view(model)
+    query = attention.q_proj
+    attention.q_proj = Adapted(32, 32).to(torch.bfloat16)
+    assert packed_view(model).model.layers[0].self_attn.k_proj.product.sizes == [16, 16]
+    attention.q_proj = query
+    packed_view(model)
+    assert query in packed._known
+    assert attention.k_proj not in packed._known
+    assert attention.v_proj not in packed._known
+
+
+def test_a_drafters_queries_read_another_input():
+    """Its class says so; keys and values are one product."""
+    view = packed_view(make_draft().to(torch.bfloat16))
+    attention = view.layers[0].self_attn
+    assert type(attention.q_proj) is PackedLinear
+    assert attention.k_proj.product is attention.v_proj.product
+
+
+def test_two_threads_on_one_model(target):
+    draft = make_draft().to(torch.bfloat16)
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, "verify_length": 3}
+    prompts = [torch.randint(3, VOCAB, (1, 9), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    alone = [generate(target, draft, ids, **options) for ids in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda ids: generate(target, draft, ids, **options), prompts))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_two_threads_in_one_view(target):
+    view, ids = packed_view(target), torch.randint(3, VOCAB, (8, 1, 7))
+    with torch.no_grad():
+        alone = [view(one).logits for one in ids]
+
+    def run(one):
+        with torch.no_grad():
+            return view(one).logits
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(a, b) for a, b in zip(alone, pool.map(run, ids), strict=True))
 
 
 class Adapted(torch.nn.Linear):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...drafting.head import BlockHead, greedy_chain
+from ...drafting.head import BlockHead, HeadWeights, greedy_chain
 
 
 @torch.no_grad()
@@ -22,5 +22,5 @@ def self_generated(draft, hidden: Tensor, anchors: Tensor, embed, base_logits) -
         [blocks, n] token ids.
     """
     base = base_logits(hidden)
-    head = BlockHead(draft, hidden, base.to(torch.promote_types(base.dtype, torch.float32)), embed)
+    head = BlockHead(HeadWeights(draft), hidden, base.to(torch.promote_types(base.dtype, torch.float32)), embed)
     return torch.cat([anchors, greedy_chain(head, anchors)[:, :-1]], dim=-1)

@@ -37,7 +37,7 @@ def test_rounds_are_those_of_the_drafter(target, draft):
     assert not draft._forward_pre_hooks
 
 
-@pytest.mark.parametrize("budget", [6, "auto"])
+@pytest.mark.parametrize("budget", [6, 24, "auto"])
 def test_rounds_of_trees_are_those_of_the_engine(target, draft, budget):
     """A tree's nodes are drafted, its depth is the longest path that could be kept."""
     deepest = []
@@ -51,6 +51,7 @@ def test_rounds_of_trees_are_those_of_the_engine(target, draft, budget):
     )
     assert call.advanced == [n + 1 for n in draft.statistics.accepted]
     assert call.drafted == draft.statistics.drafted
+    assert budget == "auto" or max(call.drafted) == budget
     assert call.depths == deepest
     assert call.lookup == draft.statistics.lookup
     assert len(call.lookup) == len(call.advanced)

@@ -101,7 +101,7 @@ def recursive(tables: Tables, flip: Flip) -> Verdict:
     """Recursive rejection without replacement, from the anchor down (arXiv 2402.14160; Sequoia, 2402.12374).
 
     A sampled child is kept with min(1, p / q), else p ← max(p - q, 0) and q ← q without it, both normalised; a chosen
-    one with p, else p ← p without it, normalised. Below a kept child all starts anew. On a chain it is `leviathan`.
+    one with p, else p ← p without it, normalised. Below a kept child all starts anew. On a chain it is the rule of arXiv 2211.17192.
 
     Worked example: p = (.5, .3, .2) after the anchor, children 1 and 0 drawn from q = (.2, .6, .2). Child 1 is kept
     with .3 / .6 = 1/2. Else p = (.3, 0, 0) / .3 and q = (.5, 0, .5), and child 0 is kept with min(1, 1 / .5) = 1.

@@ -128,8 +128,8 @@ class DominoSession:
                 for row, depth in zip(sure, wanted.depths, strict=True)
             ]
             if wanted.cut is not None:
-                least = wanted.cut([plan.reach for plan in shapes])
-                shapes = [plan.above(low) for plan, low in zip(shapes, least, strict=True)]
+                counts = wanted.cut([plan.reach for plan in shapes])
+                shapes = [plan.first(count) for plan, count in zip(shapes, counts, strict=True)]
             trees, law = draw(head, anchors, shapes, partial(picking.processed, head), set(picking.ends))
             return Proposal(trees, law)
         lanes = ChosenLanes(head, anchors, picking, wanted.calibration)

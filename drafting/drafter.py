@@ -53,7 +53,7 @@ class Wanted:
     Attributes:
         nodes: at most, a row. depths: at most, of each row. floor: nodes of less reach are not worth verifying. chain: a chain instead of a
             tree. calibration: reach is estimated by it. cut: for nodes that are drawn: told the reach of all there could be, falling, lists
-            [R][n], it says below which reach each row's are left out.
+            [R][n], it says how many of each row's are drawn, the first ones.
     """
 
     nodes: int
@@ -61,7 +61,7 @@ class Wanted:
     floor: float
     chain: bool
     calibration: Calibration
-    cut: Callable[[list[list[float]]], list[float]] | None = None
+    cut: Callable[[list[list[float]]], list[int]] | None = None
 
 
 class DraftSession(Protocol):

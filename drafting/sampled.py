@@ -27,9 +27,8 @@ class Shape:
     reach: list[float]
     cells: list[int]
 
-    def above(self, least: float) -> "Shape":
-        """Without the nodes of less reach; as they stand in order of reach, these are the last."""
-        count = sum(reach >= least for reach in self.reach)
+    def first(self, count: int) -> "Shape":
+        """The nodes of largest reach: they stand in its order."""
         return Shape(*(part[:count] for part in (self.parents, self.depths, self.turns, self.reach, self.cells)))
 
 

@@ -84,24 +84,25 @@ class Proposer:
     def _draw(self, anchors: Tensor, depths: list[int], most: int, floor: float) -> Proposal:
         """Drawn nodes: how many, of whom, is decided by their reach before any is drawn; lookup's are chosen, and tested after them."""
         began, found = time.perf_counter(), self.candidates
-        least = [0.0] * len(depths)
+        looked: list[int] = []  # of lookup's nodes, how many are verified
 
-        def cut(reaches: list[list[float]]) -> list[float]:
+        def cut(reaches: list[list[float]]) -> list[int]:
             both = [sorted(own + tree.reach, reverse=True) for own, tree in zip(reaches, found, strict=True)]
             spent = max(time.perf_counter() - began, self.budget.drafting)
             size = self._size(both, spent, most)
-            least[:] = [reach[size - 1] if 0 < size <= len(reach) else (LEAST if size else 2.0) for reach in both]
-            return least
+            drawn = [_share(own, tree.reach, size) for own, tree in zip(reaches, found, strict=True)]
+            looked[:] = [size - own for own in drawn]
+            return drawn
 
         wanted = Wanted(most, depths, floor, self.chain, self.calibration, cut)
         proposal = self.call.session.propose(anchors, wanted, self.picking)
         self.budget.took(time.perf_counter() - began)
-        kept = [
-            tree.take([n for n in range(len(tree)) if tree.reach[n] >= low])
-            for tree, low in zip(found, least, strict=True)
-        ]
+        if not looked:  # a chain of one launch asks nobody
+            cut([tree.reach for tree in proposal.trees])
+        kept = [tree.take(_largest(tree, count)) for tree, count in zip(found, looked, strict=True)]
         trees = [merge(own, more) if more.tokens else own for own, more in zip(proposal.trees, kept, strict=True)]
-        self.candidates = [merge(own, more) if more.tokens else own for own, more in zip(trees, found, strict=True)]
+        pairs = zip(proposal.trees, found, strict=True)
+        self.candidates = [merge(own, more) if more.tokens else own for own, more in pairs]
         return Proposal(trees, proposal.law)
 
     def _size(self, reaches: list[list[float]], spent: float, most: int) -> int:
@@ -166,8 +167,18 @@ def _falling(trees: list[Tree]) -> list[list[float]]:
     return [sorted(tree.reach, reverse=True) for tree in trees]
 
 
+def _share(own: list[float], other: list[float], size: int) -> int:
+    """How many of the `size` largest reaches are the drafter's own; of equals they go first."""
+    both = sorted([(-reach, False) for reach in own] + [(-reach, True) for reach in other])
+    return sum(not others for _, others in both[:size])
+
+
+def _largest(tree: Tree, most: int) -> list[int]:
+    """The nodes of largest reach, as they stand."""
+    # of equal reach the earlier, and parents stand before children: so what is left is a tree
+    return sorted(sorted(range(len(tree)), key=lambda node: -tree.reach[node])[:most])
+
+
 def _best(tree: Tree, most: int) -> Tree:
     """The nodes of largest reach, the likeliest path first."""
-    # of equal reach the earlier, and parents stand before children: so what is left is a tree
-    nodes = sorted(range(len(tree)), key=lambda node: -tree.reach[node])[:most]
-    return tree.take(tree.spine_first(sorted(nodes)))
+    return tree.take(tree.spine_first(_largest(tree, most)))

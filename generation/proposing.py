@@ -86,31 +86,25 @@ class Proposer:
     def _draw(self, anchors: Tensor, depths: list[int], most: int, floor: float) -> Proposal:
         """Drawn nodes: how many, of whom, is decided by their reach before any is drawn; lookup's are chosen, and tested after them."""
         began, found = time.perf_counter(), self.candidates
-        chosen: list[list[int]] = []  # of what lookup found
-
-        def share(reaches: list[list[float]], size: int) -> list[int]:
-            """Nodes go to the best of both, and of equals to the earlier, so that parents come with their children."""
-            counts = []
-            for own, tree in zip(reaches, found, strict=True):
-                reach = own + tree.reach
-                best = sorted(range(len(reach)), key=lambda n, reach=reach: -reach[n])[:size]
-                counts.append(sum(n < len(own) for n in best))
-                chosen.append(sorted(n - len(own) for n in best if n >= len(own)))
-            return counts
+        looked: list[int] = []  # of lookup's nodes, how many are verified
 
         def cut(reaches: list[list[float]]) -> list[int]:
-            both = [own + tree.reach for own, tree in zip(reaches, found, strict=True)]
+            both = [sorted(own + tree.reach, reverse=True) for own, tree in zip(reaches, found, strict=True)]
             spent = max(time.perf_counter() - began, self.budget.drafting)
-            return share(reaches, self._size([sorted(reach, reverse=True) for reach in both], spent, most))
+            size = self._size(both, spent, most)
+            drawn = [_share(own, tree.reach, size) for own, tree in zip(reaches, found, strict=True)]
+            looked[:] = [size - own for own in drawn]
+            return drawn
 
         wanted = Wanted(most, depths, floor, self.chain, self.calibration, cut)
         proposal = self.call.session.propose(anchors, wanted, self.picking)
         self.budget.took(time.perf_counter() - began)
-        if not chosen:  # one launch drafts as many as it was asked for
-            share([tree.reach for tree in proposal.trees], most)
-        kept = [tree.take(nodes) for tree, nodes in zip(found, chosen, strict=True)]
+        if not looked:  # a chain of one launch asks nobody
+            cut([tree.reach for tree in proposal.trees])
+        kept = [tree.take(_largest(tree, count)) for tree, count in zip(found, looked, strict=True)]
         trees = [merge(own, more) if more.tokens else own for own, more in zip(proposal.trees, kept, strict=True)]
-        self.candidates = [merge(own, more) if more.tokens else own for own, more in zip(trees, found, strict=True)]
+        pairs = zip(proposal.trees, found, strict=True)
+        self.candidates = [merge(own, more) if more.tokens else own for own, more in pairs]
         return Proposal(trees, proposal.law)
 
     def _size(self, reaches: list[list[float]], spent: float, most: int) -> int:
@@ -174,8 +168,18 @@ def _falling(trees: list[Tree]) -> list[list[float]]:
     return [sorted(tree.reach, reverse=True) for tree in trees]
 
 
+def _share(own: list[float], other: list[float], size: int) -> int:
+    """How many of the `size` largest reaches are the drafter's own; of equals they go first."""
+    both = sorted([(-reach, False) for reach in own] + [(-reach, True) for reach in other])
+    return sum(not others for _, others in both[:size])
+
+
+def _largest(tree: Tree, most: int) -> list[int]:
+    """The nodes of largest reach, as they stand."""
+    # of equal reach the earlier, and parents stand before children: so what is left is a tree
+    return sorted(sorted(range(len(tree)), key=lambda node: -tree.reach[node])[:most])
+
+
 def _best(tree: Tree, most: int) -> Tree:
     """The nodes of largest reach, the likeliest path first."""
-    # of equal reach the earlier, and parents stand before children: so what is left is a tree
-    nodes = sorted(range(len(tree)), key=lambda node: -tree.reach[node])[:most]
-    return tree.take(tree.spine_first(sorted(nodes)))
+    return tree.take(tree.spine_first(_largest(tree, most)))

@@ -85,7 +85,7 @@ def test_exported_folder(repository):
     assert "base_model: org/tiny" in card
     assert "license: apache-2.0" in card
     names = {str(p.relative_to(repository)) for p in repository.rglob("*") if p.is_file()}
-    assert {"drafting/chain.py", "kernels/rollout.py", "custom_generate/generate.py"} <= names
+    assert {"drafting/tree.py", "kernels/rollout.py", "custom_generate/generate.py"} <= names
     assert "rollout.py" not in names  # transformers would have put it flat
 
 

@@ -14,7 +14,7 @@ ALLOWED = {
     "kernels": set(),
     "acceleration": set(),
     "drafting": {"kernels", "verification", "acceleration"},
-    "verification": {"acceleration"},
+    "verification": {"acceleration", "drafting"},
     "generation": {"drafting", "verification", "acceleration"},
     "modeling_domino": {"configuration_domino", "drafting", "generation"},
     "hub": {"configuration_domino", "modeling_domino"},

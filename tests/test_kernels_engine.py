@@ -3,9 +3,13 @@
 import pytest
 import torch
 from domino import generate
-from domino.drafting import fused_chain as fused_rollout
-from domino.drafting.fused_chain import Plan, plan_for, projections
+from domino.drafting.calibration import Calibration
+from domino.drafting.domino import Block
+from domino.drafting.drafter import Picking, Wanted
+from domino.drafting.fused_chain import Plan, fused_rollout, plan_for, projections
+from domino.drafting.head import BlockHead, HeadWeights
 from domino.kernels import seam
+from domino.kernels.twins import warp
 from tiny import VOCAB, make_draft, make_target
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -14,17 +18,19 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IDS = torch.randint(3, VOCAB - 1, (3, 7), generator=torch.Generator().manual_seed(4))
 
 
+CHAIN = {"budget": 4, "shape": "chain", "lookup": False}
+
+
 @pytest.fixture
 def launches(monkeypatch):
     """Counts the rollouts that were one launch."""
     seen = []
-    one = fused_rollout.fused_rollout
 
     def spy(*args):
         seen.append(args[-1])
-        return one(*args)
+        return fused_rollout(*args)
 
-    monkeypatch.setattr("domino.drafting.chain.fused_rollout", spy)
+    monkeypatch.setattr("domino.drafting.domino.fused_rollout", spy)
     return seen
 
 
@@ -38,7 +44,7 @@ def test_the_engine_says_the_same_either_way(shift, pool, prefix, launches):
         "do_sample": False,
         "eos_token_id": None,
         "candidate_pool": pool,
-        "verify_length": 4,
+        **CHAIN,
     }
     said = {}
     for choice in ("torch", "triton"):
@@ -63,7 +69,7 @@ def test_generate_with_an_assistant_too(eos, launches):
 
 
 @pytest.mark.parametrize("pool", [0, 9])
-def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
+def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool, launches, monkeypatch):
     """The q of a sampled rollout is what torch makes of the same drafts, and every draft is possible under it."""
     target, draft = make_target().float().to(DEVICE), make_draft().float().to(DEVICE)
     embedding, c = target.get_input_embeddings(), draft.config
@@ -72,32 +78,35 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
     anchors, banned = IDS[:, :1].to(DEVICE), torch.tensor([4, 5], device=DEVICE)
     plan = Plan(embedding, True, temperature=0.8, top_k=6, top_p=0.9, banned=(4, 5))
 
-    class Pick:
-        plan = None
+    def asked(logits, paths):
+        raise AssertionError("a rollout in one launch asks nobody")
 
-        def __call__(self, logits, drafts):
-            raise AssertionError("a rollout in one launch asks nobody")
-
-    pick = Pick()
-    pick.plan = plan
+    session = draft.open(target, 3, anchors.device, pool=pool)
+    monkeypatch.setattr(session, "block", lambda anchors, count: Block(hidden, base))
+    wanted = Wanted(c.num_drafts, [c.num_drafts] * 3, 0.0, chain=True, calibration=Calibration())
     with seam.forced("triton"), torch.no_grad():
-        drafts, q = draft.rollout(hidden, base, anchors, embedding, pick, pool)
+        proposal = session.propose(anchors, wanted, Picking(True, asked, banned=(4, 5), plan=plan))
+    assert len(launches) == 1
+    assert all(tree.is_chain() and set(tree.drawn) == {0} for tree in proposal.trees)
+    drafts, q = proposal.tokens(anchors.device), proposal.law.q
     assert drafts.shape == (3, c.num_drafts)
-    assert q.gather(2, drafts[..., None]).isfinite().all()
-    assert (q[..., [4, 5]] == -torch.inf).all()
-    assert (q.isfinite().sum(-1) <= 6).all()
+    assert proposal.law.ids is None
+    assert proposal.law.rows == [[*range(c.num_drafts), -1]] * 3
+    assert (q.gather(2, drafts[..., None]) > 0).all()
+    assert (q[..., [4, 5]] == 0).all()
+    assert ((q > 0).sum(-1) <= 6).all()
 
-    def replay(logits, so_far):
-        from domino.kernels.twins import warp
-
-        logits = logits.index_fill(1, banned, -torch.inf)
-        return drafts[:, so_far.shape[1] : so_far.shape[1] + 1], warp(logits, 0.8, 6, 0.9)
-
-    masked = base.index_fill(2, banned, -torch.inf)
-    with seam.forced("torch"), torch.no_grad():
-        _, expected = draft.rollout(hidden, masked, anchors, embedding, replay, pool)
-    assert torch.equal(q.isfinite(), expected.isfinite())
-    torch.testing.assert_close(q.softmax(-1), expected.softmax(-1), atol=1e-5, rtol=0)
+    head = BlockHead(
+        HeadWeights(draft), hidden, base.index_fill(2, banned, -torch.inf), embedding, pool
+    )  # banned tokens are in no pool
+    lanes = head.begin(anchors)
+    for place in range(c.num_drafts):
+        with torch.no_grad():
+            logits = head.wide(head.logits(place, lanes)) if place >= c.pure_draft_prefix_len else base[:, place, None]
+            expected = warp(logits[:, 0].index_fill(1, banned, -torch.inf), 0.8, 6, 0.9)
+            lanes = head.step(lanes, drafts[:, place : place + 1])
+        assert torch.equal(q[:, place] > 0, expected.isfinite())
+        torch.testing.assert_close(q[:, place], expected.softmax(-1), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("shift", [True, False])
@@ -105,7 +114,7 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool):
 def test_sampling_through_the_engine_launches_once_a_block(shift, prefix, launches):
     target, draft = make_target().to(DEVICE), make_draft(shift_label=shift, pure_draft_prefix_len=prefix).to(DEVICE)
     with seam.forced("triton"):
-        options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, "verify_length": 4}
+        options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, **CHAIN}
         out = generate(target, draft, IDS.to(DEVICE), **options)
         assert out.shape[0] == 3
         blocks = len(launches)

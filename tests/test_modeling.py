@@ -40,9 +40,41 @@ def test_cached_context_equals_whole_context(draft):
     whole = draft(block, features).last_hidden_state
     cache = DynamicCache(config=draft.config)
     for start, end in ((0, 4), (4, 5), (5, 9)):
-        out = draft.draft_block(block, features[:, start:end], torch.arange(start, end)[None], cache)
+        out = draft(block, features[:, start:end], past_key_values=cache).last_hidden_state
+        cache.crop(-block.shape[1])
     assert cache.get_seq_length() == 9
     torch.testing.assert_close(out, whole, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_session_reads_its_context_in_pieces(target, draft):
+    """Read at once, with the next block, or behind a block: rows of any lengths are as if each were whole and alone."""
+    torch.manual_seed(0)
+    features, anchors = torch.randn(2, 9, 64).double(), torch.tensor([[7], [30]])
+    session, lengths = draft.open(target, 2, anchors.device), [0, 0]
+    steps = [("read", [4, 4]), ("add", [2, 1]), ("add", [0, 1]), ("block", None), ("add", [1, 3]), ("block", None)]
+    for step, counts in steps:
+        if step == "block":
+            block = session.block(anchors, draft.config.num_drafts)
+            assert session.cache.lengths == lengths
+            for row, length in enumerate(lengths):
+                whole = draft(masked(target, draft, anchors[row]), features[row : row + 1, :length]).last_hidden_state[
+                    0
+                ]
+                torch.testing.assert_close(block.hidden[row], whole[draft.config.first_slot :], rtol=0, atol=1e-12)
+                logits = target.get_output_embeddings()(block.hidden[row])
+                torch.testing.assert_close(block.base[row], logits, rtol=0, atol=1e-12)
+            continue
+        chunk = torch.full((2, max(counts), 64), torch.nan).double()  # what is beyond a row's count is never looked at
+        for row, count in enumerate(counts):
+            chunk[row, :count] = features[row, lengths[row] : lengths[row] + count]
+        getattr(session, step)(chunk.nan_to_num(99.0), counts)
+        lengths = [length + count for length, count in zip(lengths, counts, strict=True)]
+
+
+def masked(target, draft, anchor):
+    ids = [int(anchor)] + [draft.config.mask_token_id] * (draft.config.block_size - 1)
+    return target.get_input_embeddings()(torch.tensor([ids]))
 
 
 def test_padding_mask_equals_leaving_out(draft):

@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from domino.drafting import domino as sessions
+from domino.drafting.calibration import Calibration
+from domino.drafting.drafter import Picking, Wanted
+from domino.drafting.head import BlockHead
 from tiny import make_draft, make_target
 
 PROMPT = torch.tensor([[18, 20, 36, 18, 45, 14]])
@@ -49,8 +53,8 @@ def backbone(draft, embeds, features):
     return rms(h, w["norm.weight"], eps)
 
 
-def straight_line(draft, target, ids):
-    """Logits of every draft of the first round, greedy; ids [1, n], the last one is the anchor."""
+def straight_line(draft, target, ids, path=None):
+    """Logits of every draft of the first round, greedy or along a path; ids [1, n], the last one is the anchor."""
     c, w = draft.config, draft.state_dict()
     table, head = target.get_input_embeddings().weight, target.get_output_embeddings().weight
     states = target(ids[:, :-1], output_hidden_states=True).hidden_states
@@ -69,15 +73,37 @@ def straight_line(draft, target, ids):
         if i >= c.pure_draft_prefix_len:
             u = w["embed_proj.0.weight"] @ torch.cat([hidden[slot], state])
             logits = logits + w["embed_proj.2.weight"] @ (u * u.sigmoid())
-        token = logits.argmax()
         out.append(logits)
+        if path is not None and i == len(path):
+            break
+        token = logits.argmax() if path is None else path[i]
     return torch.stack(out)
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Logits [R, W, vocab] of every step of the head, a list for each block."""
+    seen = []
+
+    class Spy(BlockHead):
+        def begin(self, anchors):
+            seen.append([])
+            return super().begin(anchors)
+
+        def logits(self, place, lanes):
+            assert place == len(seen[-1])
+            out = super().logits(place, lanes)
+            seen[-1].append(out)
+            return out
+
+    monkeypatch.setattr(sessions, "BlockHead", Spy)
+    return seen
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("shift", [True, False])
 @pytest.mark.parametrize("prefix", [0, 1, 2])
-def test_drafts_follow_the_equations(shift, prefix):
+def test_drafts_follow_the_equations(shift, prefix, blocks):
     target = make_target("llama")
     draft = make_draft(shift_label=shift, pure_draft_prefix_len=prefix)
     seen = []
@@ -85,7 +111,8 @@ def test_drafts_follow_the_equations(shift, prefix):
     class Spy(draft.generator_class):
         def _draft_block(self, *args):
             drafts, q = super()._draft_block(*args)
-            seen.append((drafts, q))
+            assert q is None
+            seen.append((drafts, torch.cat(blocks[-1], dim=1)))
             return drafts, q
 
     draft.generator_class = Spy
@@ -105,22 +132,54 @@ def test_drafts_follow_the_equations(shift, prefix):
         at += accepted + 1
 
 
-def test_the_head_matters():
+@torch.no_grad()
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+@pytest.mark.parametrize("samples", [False, True])
+def test_trees_follow_the_equations_on_every_path(shift, prefix, samples, blocks):
+    """Each lane of a tree is drafted as if its path were all there is; rows of different lengths, nodes chosen and drawn."""
+    target = make_target("llama")
+    draft = make_draft(shift_label=shift, pure_draft_prefix_len=prefix)
+    texts = [PROMPT, PROMPT[:, 2:]]
+    session = draft.open(target, 2, PROMPT.device)
+    states = [
+        torch.cat([target(ids[:, :-1], output_hidden_states=True).hidden_states[i + 1] for i in [0, 2]], dim=-1)[0]
+        for ids in texts
+    ]
+    session.add(torch.nn.utils.rnn.pad_sequence(states, batch_first=True), [len(state) for state in states])
+    depths = [draft.config.num_drafts, 2]
+    torch.manual_seed(0)
+    wanted = Wanted(12, depths, 0.0, chain=False, calibration=Calibration())
+    proposal = session.propose(torch.stack([ids[0, -1:] for ids in texts]), wanted, Picking(samples))
+    assert len(blocks) == 1
+    for row, (ids, tree) in enumerate(zip(texts, proposal.trees, strict=True)):
+        assert 6 <= len(tree) <= 12
+        assert max(tree.depths()) <= depths[row]
+        assert not tree.is_chain()
+        for slot, nodes in enumerate(tree.children()):
+            if not nodes:
+                continue
+            path = [tree.tokens[node] for node in tree.path(slot - 1)]
+            expected = straight_line(draft, target, ids, path)[-1]
+            distance = (blocks[0][len(path)][row] - expected).abs().amax(-1)  # of each lane
+            assert distance.min() <= 1e-9
+            said = [tree.tokens[node] for node in nodes]
+            if samples:
+                q = proposal.law.q[row, proposal.law.rows[row][slot]]
+                assert (q - expected.softmax(-1)).abs().max() <= 1e-9
+            else:
+                assert set(said) == set(expected.topk(len(said)).indices.tolist())
+
+
+def test_the_head_matters(blocks):
     """With the correction switched off the logits are others; otherwise the test above would say little."""
     target = make_target("llama")
 
     def first_logits(prefix):
-        draft, seen = make_draft(pure_draft_prefix_len=prefix), []
-
-        class Spy(draft.generator_class):
-            def _draft_block(self, *args):
-                out = super()._draft_block(*args)
-                seen.append(out[1])
-                return out
-
-        draft.generator_class = Spy
+        blocks.clear()
+        draft = make_draft(pure_draft_prefix_len=prefix)
         target.generate(PROMPT, assistant_model=draft, max_new_tokens=8, do_sample=False)
-        return seen[0]
+        return torch.cat(blocks[0], dim=1)
 
     with_head, without = first_logits(1), first_logits(5)
     assert torch.equal(with_head[:, 0], without[:, 0])  # the pure prefix

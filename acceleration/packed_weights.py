@@ -5,6 +5,8 @@ A round reads every weight for a handful of tokens. oneDNN rearranges a weight o
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,7 +67,7 @@ def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], d
 
     Empty where it is not worth it: this machine cannot pack, or a share of the free memory would not hold what is new.
     """
-    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not _packs_here():
         return {}
     found = groups(model)
     new = {
@@ -103,6 +105,18 @@ def _layers(group: Group, packed: Tensor):
     for place, module in enumerate(group):
         own = {"packed": packed, "packed_from": module.weight, "bias_from": module.bias}
         yield module, (PackedSibling, {**own, "product": product, "place": place})
+
+
+def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """x [..., in] -> x Wᵀ [..., out] with a small weight [out, in] as it is now, packed where this machine can."""
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not _packs_here():
+        return partial(nn.functional.linear, weight=weight)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+
+def _packs_here() -> bool:
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _free_memory() -> int:

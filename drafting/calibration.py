@@ -20,13 +20,16 @@ MEMORY = 0.99  # weight that is left of a cell's observations after the next
 SAMPLED = RANKS * BINS  # the first cell of each kind
 LOOKUP = SAMPLED + TURNS * BINS
 CELLS = LOOKUP + 2 * MATCHES
+CENTRES = LOW + (HIGH - LOW) * np.arange(BINS) / (BINS - 1)  # of the bins, in log-odds
+EDGES = torch.from_numpy(1 / (1 + np.exp(-(CENTRES[1:] + CENTRES[:-1]) / 2)))  # between them, as probabilities
+CLASSES = torch.tensor([0, 1, 2, 2] + [3] * 128) * BINS  # first cell of each rank among siblings
 
 
 class Calibration:
     """Hits and tries of all cells; `chances` [CELLS] in float64."""
 
     def __init__(self) -> None:
-        centres = 1 / (1 + np.exp(-(LOW + (HIGH - LOW) * np.arange(BINS) / (BINS - 1))))
+        centres = 1 / (1 + np.exp(-CENTRES))
         turns = [centres] + [(1 - centres) * 0.25 / turn for turn in range(1, TURNS)]
         # matches are believed once they were right: pessimistic
         matches = np.array([0.05, 0.1, 0.2, 0.3, 0.3, 0.4, 0.4, 0.5])
@@ -38,19 +41,14 @@ class Calibration:
 
         No child is put above a likelier sibling, and siblings share at most one.
         """
-        odds = torch.logit(p.clamp(1e-6, 1 - 1e-6))
-        bins = ((odds - LOW) * ((BINS - 1) / (HIGH - LOW))).round_().clamp_(0, BINS - 1).long()
-        rank = torch.arange(p.shape[-1], device=p.device).clamp_(max=RANKS - 1)
-        rank = torch.where((rank == RANKS - 1) & (torch.arange(p.shape[-1], device=p.device) < 4), RANKS - 2, rank)
-        cells = bins + rank * BINS
+        cells = torch.bucketize(p, EDGES.to(p)) + CLASSES[: p.shape[-1]].to(p.device)
         chances = torch.as_tensor(self.chances[:SAMPLED], dtype=p.dtype, device=p.device)[cells]
         chances = chances.cummin(dim=-1).values
         return chances / chances.sum(dim=-1, keepdim=True).clamp(min=1), cells
 
     def sampled(self, turn: int, confidence: float) -> tuple[float, int]:
         """Chance and cell of the `turn`-th child drawn at a place whose likeliest token has this probability before the draft is known."""
-        odds = np.log(max(confidence, 1e-6) / max(1 - confidence, 1e-6))
-        place = int(min(max(round((odds - LOW) * (BINS - 1) / (HIGH - LOW)), 0), BINS - 1))
+        place = int(np.searchsorted(EDGES.numpy(), confidence))
         cell = SAMPLED + min(turn, TURNS - 1) * BINS + place
         return float(self.chances[cell]), cell
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .. acceleration.packed_weights import product  # fmt: skip  # isort: skip
+
 
 def gru_gates(x: Tensor, own: Tensor, state: Tensor) -> Tensor:
     """Consume one token: S' = GRU(E_j, S), no bias, gate order r, z, n.
@@ -65,7 +67,7 @@ class Lanes:
 
 
 class HeadWeights:
-    """A drafter's head as the steps read it: W_ih, W_hh above W_s (both meet the same S: one product a step), W_z and W2.
+    """A drafter's head as the steps read it: products with W_ih, with W_hh above W_s (both meet the same S) and with W_z, and W2.
 
     Args:
         draft: the `DominoModel`.
@@ -73,9 +75,10 @@ class HeadWeights:
 
     def __init__(self, draft):
         gru, self.prefix = draft.prefix_gru, draft.config.pure_draft_prefix_len
-        self.w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
-        self.w_ih, self.width, self.w2 = gru.weight_ih_l0, gru.hidden_size, draft.embed_proj[2].weight
-        self.recurrent = torch.cat([gru.weight_hh_l0, w_s])
+        w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
+        self.width, self.w2 = gru.hidden_size, draft.embed_proj[2].weight
+        self.w_z, self.w_ih = product(w_z), product(gru.weight_ih_l0)
+        self.recurrent = product(torch.cat([gru.weight_hh_l0, w_s]))
         self.corrects = self.prefix < draft.config.num_drafts  # a DFlash drafter needs no state
 
 
@@ -103,7 +106,7 @@ class BlockHead:
     ):
         self.weights, self.embed = weights, embed
         self.vocab, self.drafts = base_logits.shape[-1], hidden.shape[1]
-        self.z, self.w2, self.ids, self.base = F.linear(hidden, weights.w_z), weights.w2, None, base_logits
+        self.z, self.w2, self.ids, self.base = weights.w_z(hidden), weights.w2, None, base_logits
         if 0 < pool < self.vocab:
             # sorted, so that of equal logits the lowest token comes first, as over the vocabulary
             self.ids = candidate_pool(base_logits, pool).sort(dim=-1).values
@@ -124,8 +127,8 @@ class BlockHead:
         """Every lane consumes a token [R, W]."""
         if not self.weights.corrects:
             return lanes
-        state = gru_gates(F.linear(self.embed(tokens), self.weights.w_ih), lanes.own, lanes.state)
-        own, code = F.linear(state, self.weights.recurrent).split([3 * self.weights.width, self.z.shape[-1]], dim=-1)
+        state = gru_gates(self.weights.w_ih(self.embed(tokens)), lanes.own, lanes.state)
+        own, code = self.weights.recurrent(state).split([3 * self.weights.width, self.z.shape[-1]], dim=-1)
         return Lanes(state, own, code)
 
     def logits(self, place: int, lanes: Lanes) -> Tensor:
@@ -157,7 +160,7 @@ class BlockHead:
 
 def greedy_chain(head: BlockHead, anchors: Tensor) -> Tensor:
     """The likeliest draft of each place after those before it: ids [R, n] behind the anchors [R, 1]."""
-    lanes, drafts = head.begin(anchors), []
+    lanes, drafts = head.begin(anchors), list[Tensor]()
     for place in range(head.drafts):
         if drafts:
             lanes = head.step(lanes, drafts[-1])

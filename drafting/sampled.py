@@ -27,6 +27,13 @@ class Shape:
     reach: list[float]
     cells: list[int]
 
+    def add(self, parent: int, depth: int, turn: int, reach: float, cell: int) -> None:
+        self.parents.append(parent)
+        self.depths.append(depth)
+        self.turns.append(turn)
+        self.reach.append(reach)
+        self.cells.append(cell)
+
     def first(self, count: int) -> "Shape":
         """The nodes of largest reach, as they stand in its order."""
         return Shape(*(part[:count] for part in (self.parents, self.depths, self.turns, self.reach, self.cells)))
@@ -57,12 +64,7 @@ def shape(calibration: Calibration, confidences: list[float], nodes: int, floor:
     candidate(-1, 1, 0, 1.0, 1.0)
     while heap and len(found.parents) < nodes:
         reach, depth, parent, turn, cell, left, chance = heapq.heappop(heap)
-        for values, value in zip(
-            (found.parents, found.depths, found.turns, found.reach, found.cells),
-            (parent, depth, turn, -reach, cell),
-            strict=True,
-        ):
-            values.append(value)
+        found.add(parent, depth, turn, -reach, cell)
         candidate(parent, depth, turn + 1, left * (1 - chance), -reach)
         candidate(len(found.parents) - 1, depth + 1, 0, -reach, -reach)
     return found

@@ -179,5 +179,5 @@ class Watch:
             drafted=[read - 1 for read in self.read[chunks:]],
             setup=self.setup or 0.0,
             depths=[int(positions.max() - positions.min()) for positions in self.positions[chunks:]],
-            lookup=list(statistics.lookup) if statistics is not self.statistics else [],
+            lookup=list(statistics.lookup) if statistics and statistics is not self.statistics else [],
         )

@@ -32,7 +32,7 @@ def _takes_engine_settings(loop: Callable) -> Callable:
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     settings = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=None) for f in fields(EngineSettings)]
     rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
-    loop.__signature__ = signature.replace(parameters=[*named, *settings, *rest])
+    vars(loop)["__signature__"] = signature.replace(parameters=[*named, *settings, *rest])
     return loop
 
 

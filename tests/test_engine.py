@@ -1,57 +1,30 @@
 """The engine equals plain `generate`: greedy token for token in float64, ragged, with every option; and refuses what it cannot do."""
 
 import gc
+import random
+import re
 import weakref
 
 import pytest
 import torch
 from corpus import make_tokenizer
 from domino import generate
-from domino.drafting.domino import RowDraft
+from domino.drafting.domino import DominoSession
+from domino.drafting.proposal import DRAFTER, LOOKUP, Proposal, Tree
 from domino.generation import engine as module
-from domino.generation.candidate_generator import DraftContext
-from domino.generation.engine import EngineSettings
-from domino.modeling_domino import DominoModel
-from domino.verification.cache import Tail, causal_mask
+from domino.generation.checks import check_engine
+from domino.generation.settings import MOST, EngineSettings
+from domino.verification.cache import RowLayer
+from domino.verification.mask import Tail, causal_mask
+from domino.verification.target import RowTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import DEPTH, both, oracle, told
 from tiny import FAMILIES, VOCAB, make_draft, make_target
 from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 from transformers.generation import GenerateDecoderOnlyOutput
 
-
-class Oracle(DominoModel):
-    """Drafts what the target will say, shifted by `offset` tokens of the vocabulary: 0 is always right, 1 never."""
-
-    offset, oracle = 0, None
-
-    def rollout(self, hidden, base, anchors, embed, pick, pool):
-        rows, drafts = pick.call.rows, anchors[:, :0]
-        logits = []
-        for _ in range(hidden.shape[1]):
-            said = []
-            for place, row in enumerate(rows.alive):
-                text = torch.cat([rows.prompts[row], rows.text[row, rows.input_ids.shape[1] : rows.ends[row]]])
-                ids = torch.cat([text, drafts[place]])[None]
-                said.append(self.oracle(ids).logits[:, -1].float())
-            wanted = [int(n > drafts.shape[1]) for n in pick.call.places(drafts, pick.most)]
-            own = pick.call.processing(torch.stack(said), rows.texts(), drafts, wanted, drafts.shape[1])[:, 0]
-            right = own.argmax(-1)
-            sure = torch.full((len(said), VOCAB), -9.0)
-            sure.scatter_(1, ((right + self.offset) % VOCAB)[:, None], 9.0)
-            top = (sure.amax(-1) - sure.logsumexp(-1)).exp()
-            if pick.round is not None and not pick.round.pays(top.tolist()):
-                break
-            pick.tops.append(top)
-            pick.times.append(0.0)
-            drafts = torch.cat([drafts, sure.argmax(-1, keepdim=True)], dim=1)
-            logits.append(sure)
-        pick.times = pick.times or [0.0]
-        return drafts, torch.stack(logits, dim=1) if logits else base[:, :0]
-
-
-class Wrong(Oracle):
-    offset = 1
+KINDS = ("random", "right", "hidden", "wrong")
 
 
 def ragged(rows, seed, longest=9):
@@ -79,8 +52,10 @@ OPTIONS = st.fixed_dictionaries(
     },
 )
 ENGINE = st.fixed_dictionaries(
-    {"verify_length": st.sampled_from(["auto", 0, 1, 3, 4])},
+    {"budget": st.sampled_from(["auto", 0, 1, 3, 8, 24, 48]), "shape": st.sampled_from(["auto", "tree", "chain"])},
     optional={
+        "lookup": st.booleans(),
+        "lookup_memory": st.sampled_from([0, 200]),
         "prefill_chunk": st.integers(1, 9),
         "draft_window": st.integers(1, 12),
         "candidate_pool": st.sampled_from([0, 1, 5, 60]),
@@ -88,10 +63,10 @@ ENGINE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     family=st.sampled_from(list(FAMILIES)),
-    kind=st.sampled_from([DominoModel, Oracle, Wrong]),
+    kind=st.sampled_from(KINDS),
     shift=st.booleans(),
     rows=st.integers(1, 8),
     seed=st.integers(0, 5),
@@ -99,20 +74,28 @@ ENGINE = st.fixed_dictionaries(
     engine=ENGINE,
 )
 def test_greedy_is_identical(family, kind, shift, rows, seed, options, engine):
-    target, draft = make_target(family, seed), make_draft(seed + 1, kind, shift_label=shift)
-    if kind is not DominoModel:
-        object.__setattr__(draft, "oracle", target)
+    target, draft = make_target(family, seed), oracle(kind, seed, shift_label=shift)
     ids, mask = ragged(rows, seed)
-    plain_options = {k: v for k, v in options.items() if k not in ("num_assistant_tokens", "cache_implementation")}
-    plain = target.generate(ids, attention_mask=mask, do_sample=False, **plain_options)
-    ours = generate(target, draft, ids, attention_mask=mask, do_sample=False, **options, **engine)
-    assert torch.equal(ours, plain)
+    plain = {k: v for k, v in options.items() if k not in ("num_assistant_tokens", "cache_implementation")}
+    mine = {k: v for k, v in options.items() if k not in plain}
+    text, ours = both(target, draft, ids, mask, plain, **mine, **engine)
+    assert torch.equal(ours, text)
     counts = draft.row_statistics
     assert len(counts) == rows
-    if kind is Wrong:
+    most = min(MOST if engine["budget"] == "auto" else engine["budget"], options.get("num_assistant_tokens", MOST))
+    assert all(n <= most for row in counts for n in row.drafted)
+    if kind == "wrong" and not engine.get("lookup", True):
         assert all(n == 0 for row in counts for n in row.accepted)
-    if kind is Oracle and "eos_token_id" not in options and "no_repeat_ngram_size" not in options:
-        assert all(n == m for row in counts for n, m in zip(row.accepted, row.drafted, strict=True))
+    if (
+        kind == "right"
+        and engine["budget"] != "auto"
+        and not ({2, *options.get("eos_token_id", [])} & set(text[:, ids.shape[1] :].flatten().tolist()))
+    ):
+        for row in counts:
+            room = options["max_new_tokens"] - 1
+            for n in row.accepted:
+                assert n >= min(room - 1, DEPTH, most)
+                room -= n + 1
 
 
 def test_the_mask_of_rows_alike():
@@ -141,64 +124,90 @@ def test_generate_takes_batches_by_itself(target, draft):
     assert len(draft.row_statistics) == 3
     rounds = sum(row.rounds for row in draft.row_statistics)
     assert draft.statistics.rounds == rounds > 0
-    assert torch.equal(target.generate(ids, custom_generate=draft.decode_rows, verify_length=2, **options), plain)
+    assert torch.equal(target.generate(ids, custom_generate=draft.decode_rows, budget=2, **options), plain)
 
 
-def test_eager_attention_too():
+@pytest.mark.parametrize("kind", ["random", "hidden"])
+def test_eager_attention_too(kind):
     """Against sdpa, since transformers' eager attention makes NaN of left padding in float64."""
     ids, mask = ragged(4, 2)
     for family in ("llama", "mistral", "gemma"):
-        target, draft = make_target(family), make_draft()
-        plain = target.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False)
+        target, draft = make_target(family), oracle(kind)
+        options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+        plain = target.generate(ids, **options)
+        told(draft, plain, mask)
         target.set_attn_implementation("eager")
         draft.set_attn_implementation("eager")
-        ours = generate(target, draft, ids, attention_mask=mask, max_new_tokens=12, do_sample=False, prefill_chunk=4)
-        assert torch.equal(ours, plain)
+        for budget in (4, 16):
+            assert torch.equal(generate(target, draft, ids, prefill_chunk=4, budget=budget, **options), plain)
+
+
+MIXED = {
+    "gemma3_text": {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "qwen3": {"head_dim": 8, "use_sliding_window": True, "max_window_layers": 2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", MIXED)
+def test_layers_that_slide_among_layers_that_do_not(family, kind):
+    """A window shorter than prompt and tree: siblings share a position, and each node's window is its own."""
+    target, draft = make_target(family, sliding_window=5, **MIXED[family]), oracle(kind)
+    assert {"full_attention", "sliding_attention"} == set(target.config.layer_types)
+    for rows, seed in ((1, 0), (3, 1)):
+        for budget in (5, 24):
+            text, ours = both(target, draft, *ragged(rows, seed), {"max_new_tokens": 20}, budget=budget)
+            assert torch.equal(ours, text)
+            assert kind == "random" or any(row.accepted for row in draft.row_statistics)
 
 
 def test_drafts_do_not_depend_on_chunks_batch_or_a_wide_window(target, draft):
     """The context cache holds the same however it was filled: equal counts, not only equal text."""
     ids, mask = ragged(4, 5)
+    one = {
+        "budget": 4,
+        "shape": "chain",
+        "lookup": False,
+        "max_new_tokens": 20,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     counts = []
     for more in ({}, {"prefill_chunk": 2}, {"draft_window": 64}, {"cache_implementation": "static"}):
-        options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, "verify_length": 4, **more}
-        generate(target, draft, ids, eos_token_id=None, **options)
-        counts.append([row.accepted for row in draft.row_statistics])
+        fresh = make_draft()
+        generate(target, fresh, ids, attention_mask=mask, **one, **more)
+        counts.append([row.accepted for row in fresh.row_statistics])
     assert counts == [counts[0]] * 4
+    assert any(sum(row) for row in counts[0])
     prompt = ids[2][mask[2].bool()][None]
-    generate(target, draft, prompt, max_new_tokens=20, do_sample=False, verify_length=4, eos_token_id=None)
-    assert draft.row_statistics[0].accepted == counts[0][2]
+    fresh = make_draft()
+    generate(target, fresh, prompt, **one)
+    assert fresh.row_statistics[0].accepted == counts[0][2]
     target.generate(
-        prompt, assistant_model=draft, max_new_tokens=20, do_sample=False, num_assistant_tokens=4, eos_token_id=None
+        prompt, assistant_model=fresh, max_new_tokens=20, do_sample=False, num_assistant_tokens=4, eos_token_id=None
     )
-    assert draft.statistics.accepted == counts[0][2]  # and the stock loop's
+    assert fresh.statistics.accepted == counts[0][2]  # and the stock loop's
 
 
 @torch.no_grad()
 def test_a_narrow_window_sees_the_first_and_the_last_tokens(target, draft):
     """As a drafter that was never told of the middle; the features come in uneven pieces, so the ring goes round twice."""
     features = torch.randn(2, 40, 2 * draft.config.hidden_size, dtype=torch.float64)
-    windowed, anchor = RowDraft(draft, target, 2, torch.device("cpu"), window=6), torch.tensor([[5], [7]])
+    windowed, anchor = DominoSession(draft, target, 2, torch.device("cpu"), window=6), torch.tensor([[5], [7]])
     counts = [[13, 9], [1, 4], [5, 5], [0, 7]]
     for place, new in enumerate(counts):
         start = [sum(c[row] for c in counts[:place]) for row in range(2)]
         piece = torch.stack([features[row, start[row] : start[row] + 13] for row in range(2)])
         (windowed.read if place < 2 else windowed.add)(piece, new)
-    drafts, _ = windowed.draft_block(anchor, 4, lambda logits, drafts: (logits.argmax(-1, keepdim=True), logits))
+    block = windowed.block(anchor, 4)
+    first = draft.config.first_slot
     for row, total in enumerate((19, 25)):
         seen = [*range(4), *range(total - 6, total)]
-        block = torch.cat([anchor[row : row + 1], torch.full((1, 4), draft.config.mask_token_id)], dim=1)
-        hidden = draft.draft_block(
-            windowed.embed(block),
-            features[row : row + 1, seen],
-            torch.tensor([seen]),
-            DraftContext(config=draft.config),
-        )
-        base = target.get_output_embeddings()(hidden[:, :4])
-        alone, _ = draft.rollout(
-            hidden[:, :4], base, anchor[row : row + 1], windowed.embed, lambda x, _: (x.argmax(-1, keepdim=True), x)
-        )
-        assert torch.equal(drafts[row], alone[0])
+        masks = torch.full((1, draft.config.block_size - 1), draft.config.mask_token_id)
+        embeds = windowed.embed(torch.cat([anchor[row : row + 1], masks], dim=1))
+        positions = torch.tensor([[*seen, *range(total, total + draft.config.block_size)]])
+        hidden = draft(embeds, features[row : row + 1, seen], None, positions).last_hidden_state
+        torch.testing.assert_close(block.hidden[row], hidden[0, first : first + 4])
 
 
 def test_a_processor_knows_its_row(target, draft):
@@ -251,7 +260,9 @@ def test_output_is_the_librarys(target, draft):
 def test_rows_that_end_leave_the_batch(target, draft, monkeypatch):
     seen = []
     verify = module.RowTarget.verify
-    monkeypatch.setattr(module.RowTarget, "verify", lambda self, ids: seen.append(len(ids)) or verify(self, ids))
+    monkeypatch.setattr(
+        module.RowTarget, "verify", lambda self, ids, trees: seen.append(len(ids)) or verify(self, ids, trees)
+    )
     ids, mask = ragged(6, 11)
     eos = list(range(5, 20))
     generate(target, draft, ids, attention_mask=mask, max_new_tokens=25, do_sample=False, eos_token_id=eos)
@@ -262,12 +273,24 @@ def test_rows_that_end_leave_the_batch(target, draft, monkeypatch):
 MISTAKES = [
     ({"num_beams": 2}, "num_beams=2"),
     ({"output_scores": True, "return_dict_in_generate": True}, "keeps no scores"),
-    ({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidance"),
-    ({"accept": "blok"}, "accept must be one of block, leviathan, exact, got 'blok'"),
-    ({"verify_length": -1}, "verify_length must be"),
+    ({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps a state"),
+    ({"accept": "blok"}, "accept must be one of traversal, recursive, walk, got 'blok'."),
+    ({"shape": "forest"}, "shape must be one of auto, tree, chain, got 'forest'."),
+    ({"draws": "greedy"}, "draws must be one of auto, sampled, chosen, got 'greedy'."),
+    ({"budget": -1}, 'budget must be "auto" or a number of nodes from 0 to 64, got -1.'),
+    ({"budget": 65}, "from 0 to 64, got 65."),
+    ({"budget": 10**9}, "got 1000000000."),
+    ({"budget": True}, "got True."),
+    ({"budget": 8.0}, "got 8.0."),
+    ({"budget": "most"}, "got 'most'."),
+    ({"lookup": 1}, "lookup must be True or False, got 1."),
+    ({"lookup": "yes"}, "lookup must be True or False, got 'yes'."),
+    ({"lookup_memory": -5}, "lookup_memory must be a number of tokens, 0 or more, got -5."),
+    ({"lookup_memory": True}, "lookup_memory must be a number of tokens, 0 or more, got True."),
+    ({"candidate_pool": -1}, "candidate_pool must be a number of tokens, 0 or more, got -1."),
     ({"draft_window": 0}, "draft_window must be a positive"),
     ({"prefill_chunk": 2.5}, "prefill_chunk must be a positive number of tokens, got 2.5"),
-    ({"verify_length": True}, "verify_length must be"),
+    ({"compile": 1}, "compile must be True or False, got 1."),
     ({"token_type_ids": torch.zeros(2, 9, dtype=torch.long)}, "token_type_ids"),
     ({"attention_mask": torch.tensor([[1] * 9, [1] * 8 + [0]])}, "padded on the left"),
     ({"position_ids": torch.arange(9).expand(2, -1) + 3}, "counts positions itself"),
@@ -277,8 +300,12 @@ MISTAKES = [
 @pytest.mark.parametrize(("options", "message"), MISTAKES)
 def test_refusals(target, draft, options, message):
     ids, mask = ragged(2, 0)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
         generate(target, draft, ids, **{"attention_mask": mask, "max_new_tokens": 4, **options})
+    said = str(caught.value)
+    if "model_kwargs" not in said:  # that is transformers' own
+        assert said.endswith(".")
+        assert not re.search(r"\.\s", said)
 
 
 def test_refusals_of_streamers_caches_and_targets(target, draft):
@@ -293,7 +320,7 @@ def test_refusals_of_streamers_caches_and_targets(target, draft):
 
 
 def test_settings_default_once():
-    assert EngineSettings() == EngineSettings("block", "auto", None, 512)
+    assert EngineSettings() == EngineSettings("auto", "auto", True, 0, "auto", "traversal", None, 512, 1024)
     assert GenerationConfig().num_assistant_tokens in (None, 20)
 
 
@@ -305,8 +332,8 @@ def test_compiled_is_identical():
         ids, mask = ragged(rows, seed)
         options = {"attention_mask": mask, "max_new_tokens": 24, "do_sample": False}
         plain = target.generate(ids, **options)
-        for length in ("auto", 3):
-            assert torch.equal(generate(target, draft, ids, compile=True, verify_length=length, **options), plain)
+        for budget in ("auto", 3, 12):
+            assert torch.equal(generate(target, draft, ids, compile=True, budget=budget, **options), plain)
             assert not hasattr(target, "_compiled_call_impl") or target._compiled_call_impl is None
 
 
@@ -314,10 +341,10 @@ def test_what_was_learnt_is_kept_apart_and_does_not_keep_models(target):
     draft = make_draft()
     ids, _ = ragged(1, 0)
     generate(target, draft, ids, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    greedy = module.learnt(draft, target, False, False, True)
-    assert greedy.costs
-    assert not module.learnt(draft, target, True, False, True).costs
-    assert not module.learnt(draft, target, False, True, True).costs
+    # whether it samples, whether nodes are drawn, compile, pack
+    assert module.learnt(draft, target, False, False, False, True).budget(1).costs.seen
+    for other in ((True, True, False, True), (True, False, False, True), (False, False, True, True)):
+        assert not module.learnt(draft, target, *other).budget(1).costs.seen
     gone = weakref.ref(draft)
     del draft
     gc.collect()
@@ -340,19 +367,263 @@ def test_a_pool_without_an_allowed_token_does_no_harm(target):
     assert not set(out[:, ids.shape[1] :].flatten().tolist()) & set(range(5, 40))
 
 
-def test_processors_are_not_asked_beyond_the_end(target):
-    """A grammar has nothing to say after an end token, though drafts may go on behind one."""
-    draft = make_draft(cls=Oracle)
-    object.__setattr__(draft, "oracle", target)
-    ids, mask = ragged(2, 3)
-    eos = list(range(5, 20))
+@pytest.mark.parametrize("kind", ["random", "right", "hidden"])
+def test_processors_are_not_asked_beyond_the_end(target, kind):
+    """A grammar has nothing to say after an end token, though drafts may go on behind one, and rows be filled up."""
+    draft, (ids, mask) = oracle(kind), ragged(3, 3)
+    eos, start = list(range(5, 20)), ids.shape[1]
 
     def grammar(row, text):
-        assert not set(text[ids.shape[1] :].tolist()) & set(eos), "asked beyond the end"
+        assert not set(text[start:].tolist()) & set(eos), "asked beyond the end"
         return list(range(3, VOCAB - 1))
 
-    options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, "eos_token_id": eos}
-    alone = {"attention_mask": mask[:1], "max_new_tokens": 20, "do_sample": False, "eos_token_id": eos}
-    generate(target, draft, ids, prefix_allowed_tokens_fn=grammar, **options)
-    plain = target.generate(ids[:1], prefix_allowed_tokens_fn=grammar, **alone)
-    assert torch.equal(generate(target, draft, ids[:1], prefix_allowed_tokens_fn=grammar, **alone), plain)
+    options = {"max_new_tokens": 20, "eos_token_id": eos, "prefix_allowed_tokens_fn": grammar}
+    # plain decoding asks about rows that have ended
+    alone = [target.generate(ids[[r]], attention_mask=mask[[r]], do_sample=False, **options)[0] for r in range(3)]
+    text = torch.nn.utils.rnn.pad_sequence(alone, batch_first=True)
+    told(draft, text, mask)
+    options |= {"attention_mask": mask, "budget": 16}
+    assert torch.equal(generate(target, draft, ids, do_sample=False, **options), text)
+    if kind == "random":
+        for seed in range(5):
+            torch.manual_seed(seed)
+            generate(target, draft, ids, do_sample=True, **options)
+
+
+@pytest.mark.parametrize("kind", ["random", "hidden"])
+def test_processors_see_the_path_of_each_node(target, kind):
+    """Not the nodes beside it: the text so far and what stands above. The drafter asks about its own lanes, too."""
+    draft, (ids, mask) = oracle(kind), ragged(3, 3)
+    texts, asked, seen, trees = dict(enumerate(ids.tolist())), set(), set(), []
+
+    def allowed(row, text):
+        seen.add(tuple(text.tolist()))
+        return list(range(3, VOCAB - 1))
+
+    def on_round(row, what):
+        trees.append(what.tree)
+        for node in range(-1, len(what.tree)):
+            asked.add((*texts[row], *(what.tree.tokens[n] for n in what.tree.path(node))))
+
+    def on_tokens(row, tokens):
+        if len(texts[row]) == ids.shape[1]:
+            asked.add(tuple(texts[row]))
+        texts[row] += tokens
+
+    plain = {"max_new_tokens": 12, "eos_token_id": None, "prefix_allowed_tokens_fn": allowed}
+    text = target.generate(ids, attention_mask=mask, do_sample=False, **plain)
+    seen.clear()
+    told(draft, text, mask)
+    more = {"on_round": on_round, "on_tokens": on_tokens, "budget": 12, "lookup": False, "do_sample": False}
+    assert torch.equal(generate(target, draft, ids, attention_mask=mask, **plain, **more), text)
+    assert any(not tree.is_chain() for tree in trees)
+    assert asked == seen if kind == "hidden" else asked <= seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("new", [1, 2, 3])
+def test_no_room_left(target, kind, new):
+    """One token is said by the prefill, the next needs no draft, and no text becomes longer than asked."""
+    for rows in (1, 4):
+        draft = oracle(kind)
+        text, ours = both(target, draft, *ragged(rows, 2), {"max_new_tokens": new, "eos_token_id": None}, budget=24)
+        assert torch.equal(ours, text)
+        assert all(sum(row.accepted) + row.rounds == new - 1 for row in draft.row_statistics)
+        assert all(max(row.drafted, default=0) == 0 for row in draft.row_statistics if new < 3)
+
+
+def test_a_prompt_that_is_too_long_already(target, draft):
+    ids, mask = ragged(2, 0)
+    config = GenerationConfig(max_length=9, do_sample=False, pad_token_id=0)
+    loop = {"logits_processor": [], "stopping_criteria": [], "generation_config": config}
+    config._pad_token_tensor = torch.tensor(0)
+    assert torch.equal(draft.decode_rows(target, ids, attention_mask=mask, **loop), ids)
+    assert draft.statistics.rounds == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["gpt2", "opt", "gptj"])
+def test_trees_at_the_end_of_the_table_of_positions(family, kind):
+    """Nodes that a row has no room for are asked about; the table has no entries for those."""
+    own = {
+        "gpt2": {"n_positions": 40, "n_embd": 32, "n_layer": 4, "n_head": 4},
+        "opt": {"word_embed_proj_dim": 32, "max_position_embeddings": 40},
+        "gptj": {"n_positions": 40, "rotary_dim": 4, "n_embd": 32, "n_layer": 4, "n_head": 4},
+    }
+    target, draft = make_target(family, **own[family]), oracle(kind)
+    plain = {"max_length": 40, "eos_token_id": None, "pad_token_id": 0}
+    for rows in (1, 3):
+        text, ours = both(target, draft, *ragged(rows, 0), plain, budget=24)
+        assert torch.equal(ours, text)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5])
+def test_the_number_of_nodes_has_the_callers_bound(target, limit):
+    """Of trees and chains, a fixed number of nodes and an automatic one, greedy and sampled."""
+    for how in (
+        {"budget": 24},
+        {"budget": "auto"},
+        {"budget": 24, "shape": "chain"},
+        {"budget": 24, "do_sample": True},
+    ):
+        draft, (ids, mask) = make_draft(), ragged(3, 1)
+        options = {"do_sample": False, **how, "max_new_tokens": 20, "num_assistant_tokens": limit, "eos_token_id": None}
+        generate(target, draft, ids, attention_mask=mask, **options)
+        assert max(n for row in draft.row_statistics for n in row.drafted) == limit
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 5, 8])
+def test_nodes_of_equal_reach_do_not_exceed_the_budget(target, draft, budget):
+    """Two places that were found alike have branches alike."""
+    for seed in range(10):
+        torch.manual_seed(seed)
+        ids = torch.randint(3, 10, (2, 12))
+        for how in ({"do_sample": False}, {"do_sample": True, "top_k": 6}):
+            generate(target, draft, ids, max_new_tokens=20, eos_token_id=None, budget=budget, **how)
+            assert max(n for row in draft.row_statistics for n in row.drafted) <= budget
+
+
+def test_rounds_are_told(target):
+    """Trees, paths and tokens add up to the text and to the counts, and lookup's share to what it had found alone."""
+    ids, found = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 5], [0, 0, 9, 3, 9, 3, 9, 3, 9]]), 0
+    mask = (ids != 0).long()
+    for seed in range(4):
+        draft, rounds = make_draft(seed), []
+        options = {"max_new_tokens": 20, "attention_mask": mask, "eos_token_id": None, "repetition_penalty": 0.7}
+        text = generate(
+            target,
+            draft,
+            ids,
+            do_sample=False,
+            budget=10,
+            on_round=lambda row, what, rounds=rounds: rounds.append((row, what)),
+            **options,
+        )
+        assert torch.equal(text, target.generate(ids, do_sample=False, **options))
+        for row in range(2):
+            own, counts = [what for who, what in rounds if who == row], draft.row_statistics[row]
+            assert counts.drafted == [len(what.tree) for what in own]
+            assert counts.accepted == [len(what.path) for what in own]
+            assert counts.lookup == [sum(what.tree.source[n] == LOOKUP for n in what.path) for what in own]
+            assert all({*what.tree.source} <= {DRAFTER, LOOKUP} for what in own)
+            said = [token for what in own for token in what.tokens]
+            assert said == text[row, ids.shape[1] + 1 :][: len(said)].tolist()
+            assert all(what.tokens[:-1] == [what.tree.tokens[n] for n in what.path] for what in own)
+            found += sum(counts.lookup)
+        assert draft.statistics.lookup == [n for row in draft.row_statistics for n in row.lookup]
+    assert found > 0
+
+
+def test_lookup_alone_has_the_right_tokens(target):
+    """Where the drafter is always wrong, what is kept is lookup's; without lookup nothing is."""
+    ids, mask = ragged(2, 1)
+    plain = {"max_new_tokens": 40, "eos_token_id": None, "repetition_penalty": 0.6}
+    for lookup in (True, False):
+        draft = oracle("wrong")
+        text, ours = both(target, draft, ids, mask, plain, lookup=lookup, budget=16)
+        assert torch.equal(ours, text)
+        assert draft.statistics.lookup == draft.statistics.accepted
+        assert bool(sum(draft.statistics.accepted)) == lookup
+
+
+def test_what_is_remembered_is_found_and_forgotten(target):
+    """The same question again is answered from memory; it is no longer than asked, and gone once it is switched off."""
+    ids, mask = ragged(1, 4)
+    counts = []
+    draft = oracle("wrong")
+    for memory in (0, 200, 200, 0, 200, 12):
+        text, ours = both(
+            target, draft, ids, mask, {"max_new_tokens": 30, "eos_token_id": None}, lookup_memory=memory, budget=16
+        )
+        assert torch.equal(ours, text)
+        counts.append(sum(draft.statistics.accepted))
+        assert len(module.learnt(draft, target, False, False, False, True).memory.text) <= memory
+    assert counts[2] > 2 * counts[0]
+    assert counts[3] <= counts[0] + 3  # how far lookup is trusted was learnt meanwhile
+    assert counts[5] > counts[3]
+
+
+def straight(target, text):
+    """Keys and values [heads, length, head_dim] of each layer, logits and features of a text read in one piece."""
+    out = target(torch.tensor([text]), output_hidden_states=True, use_cache=True)
+    kept = [(layer.keys[0], layer.values[0]) for layer in out.past_key_values.layers]
+    return kept, out.logits[0], torch.cat([out.hidden_states[1], out.hidden_states[3]], dim=-1)[0]
+
+
+def some_tree(dice, nodes: int) -> Tree:
+    """Random parents, random tokens, siblings apart."""
+    tree = Tree()
+    while len(tree) < nodes:
+        parent, token = dice.randrange(-1, len(tree)), dice.randrange(3, VOCAB - 1)
+        if (parent, token) not in set(zip(tree.parents, tree.tokens, strict=True)):
+            tree.add(token, parent, 1.0, DRAFTER, -1)
+    return tree
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3_text"])
+@pytest.mark.parametrize("ragged_rows", [False, True])
+def test_the_cache_holds_what_the_text_read_straight_through_has(family, ragged_rows):
+    """Each node's logits and features are those of its path, and after a commit the cache is that of the text, branch or not."""
+    dice = random.Random(len(family))
+    target = make_target(family, **({"sliding_window": 5, **MIXED[family]} if family in MIXED else {}))
+    texts = [[dice.randrange(3, VOCAB - 1) for _ in range(n)] for n in ((9, 4, 6) if ragged_rows else (7, 7))]
+    reader = RowTarget(target, [0, 2], len(texts), 60, None, 4, False, torch.device("cpu"))
+    list(reader.prefill([torch.tensor(text) for text in texts]))
+    for turn in range(4):
+        anchors = [dice.randrange(3, VOCAB - 1) for _ in texts]
+        trees = [some_tree(dice, dice.randrange(10) if turn else 9) for _ in texts]
+        logits, features = reader.verify(torch.tensor(anchors)[:, None], Proposal(trees))
+        for row, tree in enumerate(trees):
+            for node in range(-1, len(tree)):
+                text = [*texts[row], anchors[row], *(tree.tokens[n] for n in tree.path(node))]
+                _, own, states = straight(target, text)
+                torch.testing.assert_close(logits[row, node + 1], own[-1])
+                torch.testing.assert_close(features[row, node + 1], states[-1])
+        paths = [tree.path(dice.randrange(-1, len(tree))) for tree in trees]
+        if not turn:  # surely a branch, and rows that keep unlike numbers
+            paths = [
+                max((tree.path(n) for n in range(9)), key=lambda p: (p != list(range(len(p))), len(p)))
+                for tree in trees
+            ]
+            assert any(path != list(range(len(path))) for path in paths)
+        reader.commit(paths)
+        texts = [
+            [*text, a, *(tree.tokens[n] for n in path)]
+            for text, a, tree, path in zip(texts, anchors, trees, paths, strict=True)
+        ]
+        assert reader.cache.lengths == [len(text) for text in texts]
+        for row, text in enumerate(texts):
+            for layer, (keys, values) in zip(reader.cache.layers, straight(target, text)[0], strict=True):
+                # a sliding layer of transformers' own forgets what lies outside of its window
+                torch.testing.assert_close(layer.keys[row, :, : len(text)][:, -keys.shape[1] :], keys)
+                torch.testing.assert_close(layer.values[row, :, : len(text)][:, -values.shape[1] :], values)
+
+
+@pytest.mark.parametrize(("kind", "moves"), [("right", False), ("hidden", True)])
+def test_nothing_is_moved_where_the_spine_was_kept(target, kind, moves, monkeypatch):
+    """Nor do the drafter's features leave their places; a path beside the spine is moved."""
+    seen = []
+    monkeypatch.setattr(
+        RowLayer, "move", lambda self, *what, move=RowLayer.move: seen.append(what) or move(self, *what)
+    )
+    plain = {"max_new_tokens": 20, "eos_token_id": None}
+    text, ours = both(target, oracle(kind), *ragged(3, 0), plain, budget=16, lookup=False)
+    assert torch.equal(ours, text)
+    assert bool(seen) == moves
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flash_attention_3", "flex_attention", "paged|sdpa"])
+def test_attention_that_takes_no_ready_mask_is_refused(draft, name):
+    target, (ids, mask) = make_target(), ragged(2, 0)
+    target.config._attn_implementation_internal = name
+    with pytest.raises(ValueError, match=re.escape(f"attn_implementation={name!r}: load the target with")):
+        generate(target, draft, ids, attention_mask=mask, max_new_tokens=4)
+
+
+def test_a_layer_of_another_kind_is_refused(draft):
+    target = make_target("qwen3", head_dim=8)
+    target.config.layer_types = ["full_attention", "chunked_attention"] * 2
+    message = "knows full and sliding attention, got Qwen3ForCausalLM with chunked_attention."
+    with pytest.raises(ValueError, match=message):
+        check_engine(target, ragged(2, 0)[0], [], GenerationConfig(), None, {})

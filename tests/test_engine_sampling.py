@@ -1,36 +1,46 @@
-"""Sampled output of the engine has the target's distribution, for every accept rule, in ragged batches and with lengths chosen as it goes."""
+"""Sampled output of the engine has the target's distribution: every rule, drawn and chosen nodes, trees and chains, lookup, ragged rows.
+
+The joint law of three tokens is compared with what enumeration says, in units of what honest samples of the same number differ by at
+most. Each way to be biased that is known is built in once, and caught by the same test.
+"""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from domino import generate
-from domino.generation.budget import Round
-from domino.verification import accept
+from domino.drafting import domino as drafting
+from domino.drafting import sampled as drawing
+from domino.drafting.proposal import Sampled
+from domino.generation import budget, engine
+from domino.generation.settings import EngineSettings
+from domino.verification import accept, verdict
 from tiny import make_draft, make_target
+from transformers import GenerationConfig
 from transformers.generation import LogitsProcessorList
 
-VOCAB, END = 6, 2
+VOCAB, END, NEW = 6, 2, 4
 TOKENS = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None}
 SHAPE = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-PROMPTS = [torch.tensor([1, 4, 2, 5]), torch.tensor([3, 1])]
+# most tokens were said before, so lookup has something to say
+PROMPTS = [torch.tensor([1, 4, 3, 5, 4, 1, 0, 3, 4, 5, 1]), torch.tensor([3, 1, 0, 3, 5])]
 OPTIONS = {"do_sample": True, "temperature": 0.8, "top_k": 5, "top_p": 0.9}
 PLACE = torch.tensor([VOCAB**2, VOCAB, 1])
+STEPS = {0: 30.0, 1: 31.0, 3: 33.0, 8: 50.0}  # seconds of a verification by nodes
+HOW = {"budget": 7, "lookup": True, "shape": "tree", "draws": "sampled"}
 
 
 @pytest.fixture(scope="module")
-def pair():
-    target = make_target(**SHAPE, **TOKENS).float()
-    draft = make_draft(
-        target_layer_ids=[0],
-        mask_token_id=5,
-        block_size=3,
-        num_target_layers=1,
-        initializer_range=0.1,
-        **SHAPE,
-        **TOKENS,
-    )
-    return target, draft.float()
+def target():
+    return make_target(**SHAPE, **TOKENS).float()
+
+
+@pytest.fixture
+def draft():
+    """A new one each time: what was learnt of the last one shapes no tree of this."""
+    shape = {"target_layer_ids": [0], "mask_token_id": 5, "block_size": 3, "num_target_layers": 1}
+    return make_draft(initializer_range=0.1, **shape, **SHAPE, **TOKENS).float()
 
 
 @torch.no_grad()
@@ -59,9 +69,9 @@ def sampled(target, draft, rows: int, calls: int, **more) -> list[torch.Tensor]:
     ids, mask = ids.repeat(rows, 1), mask.repeat(rows, 1)
     counts = torch.zeros(2, VOCAB**3)
     for _ in range(calls):
-        options = {**OPTIONS, "attention_mask": mask, "max_new_tokens": 4, "eos_token_id": END, "pad_token_id": END}
+        options = {**OPTIONS, "attention_mask": mask, "max_new_tokens": NEW, "eos_token_id": END, "pad_token_id": END}
         out = generate(target, draft, ids, **options, **more)[:, longest:]
-        said = torch.nn.functional.pad(out, (0, 4 - out.shape[1]), value=END)[:, :3]
+        said = torch.nn.functional.pad(out, (0, NEW - out.shape[1]), value=END)[:, :3]
         ended = (said == END).cumsum(-1) - (said == END).long() > 0
         said = said.masked_fill(ended, END)
         for prompt in range(2):
@@ -69,90 +79,175 @@ def sampled(target, draft, rows: int, calls: int, **more) -> list[torch.Tensor]:
     return list(counts / (rows * calls))
 
 
-def limit(truth: torch.Tensor, samples: int) -> torch.Tensor:
-    """Total variation that honest samples of this size stay within: the worst of 200, and a tenth."""
+PARTS = ((0, 1, 2), (0, 1), (1, 2), (1,), (2,))  # of the three tokens; small ones show small differences
+
+
+def parts(laws: torch.Tensor) -> list[torch.Tensor]:
+    """Marginal laws [..., VOCAB ** k] of joint ones [..., VOCAB ** 3]."""
+    cube = laws.unflatten(-1, (VOCAB,) * 3)
+    others = [[n - 3 for n in range(3) if n not in part] for part in PARTS]
+    return [(cube.sum(rest) if rest else cube).flatten(-len(part)) for rest, part in zip(others, PARTS, strict=True)]
+
+
+def difference(ours: torch.Tensor, truth: torch.Tensor, samples: int) -> float:
+    """Total variation in units of what honest samples of this size stay within: the worst of 200, and a fifth; of all parts the largest."""
     drawn = [torch.bincount(torch.multinomial(truth, samples, True), minlength=VOCAB**3) / samples for _ in range(200)]
-    return ((torch.stack(drawn) - truth).abs().sum(-1) / 2).max() * 1.1
+    found = zip(parts(ours), parts(truth), parts(torch.stack(drawn)), strict=True)
+    return max(float((o - t).abs().sum() / (1.2 * (d - t).abs().sum(-1).max())) for o, t, d in found)
 
 
-def distances(pair, rows, calls, processors=None, **engine) -> list[float]:
-    """Total variation from the truth, in units of the noise limit, for both prompts."""
-    target, draft = pair
-    found = sampled(target, draft, rows, calls, **engine, **(processors or {}))
+def distances(target, draft, rows, calls, processors=None, **how) -> list[float]:
+    """Of both prompts."""
+    torch.manual_seed(0)
+    found = sampled(target, draft, rows, calls, **{**HOW, **how}, **(processors or {}))
     truths = [exact(target, prompt, **(processors or {})) for prompt in PROMPTS]
-    return [
-        float((ours - truth).abs().sum() / 2 / limit(truth, rows * calls))
-        for ours, truth in zip(found, truths, strict=True)
-    ]
+    return [difference(ours, truth, rows * calls) for ours, truth in zip(found, truths, strict=True)]
 
 
-@pytest.mark.parametrize("rule", accept.RULES)
-def test_joint_distribution(pair, rule):
-    torch.manual_seed(0)
-    assert max(distances(pair, 2000, 15, accept=rule, verify_length=3)) < 1
-    if rule != "exact":
-        accepted = [n for row in pair[1].row_statistics for n in row.accepted]
-        assert 0 < sum(accepted) < sum(n for row in pair[1].row_statistics for n in row.drafted)
+COMBINATIONS = [
+    {"accept": rule, "draws": draws, "shape": shape, "lookup": lookup}
+    for rule in accept.RULES
+    for draws in ("sampled", "chosen")
+    for shape in ("tree", "chain")
+    for lookup in (True, False)
+    # the walk reads no q, and of chosen nodes all rules keep what it keeps
+    if (rule == "walk") == (draws == "chosen")
+]
 
 
-def test_drafts_from_a_pool(pair):
-    """q is -inf outside of the pool, p is not."""
-    torch.manual_seed(0)
-    assert max(distances(pair, 2000, 15, candidate_pool=3, verify_length=3)) < 1
+def named(how: dict) -> str:
+    return "-".join(str(value) for value in how.values())
 
 
-def test_processors_that_read_the_text(pair):
-    """Fewer samples, since each row is processed by itself."""
-    torch.manual_seed(0)
-    assert max(distances(pair, 4, 400, {"repetition_penalty": 1.3}, verify_length=3)) < 1
+@pytest.mark.parametrize("how", COMBINATIONS, ids=named)
+def test_joint_distribution(target, draft, how):
+    assert max(distances(target, draft, 1000, 2, **how)) < 1
+    counts = draft.statistics
+    assert 0 < sum(counts.accepted) < sum(counts.drafted)
+    assert bool(sum(counts.lookup)) == how["lookup"]
 
 
-def always_keep_the_first(p, q, drafts, counts):
-    """Biased: one draft is kept unseen, where there is one."""
-    accepted, token = accept.leviathan(p, q, drafts, counts)
-    return accepted.clamp(min=1).minimum(counts), token
+@pytest.mark.slow
+@pytest.mark.parametrize("how", COMBINATIONS, ids=named)
+def test_joint_distribution_of_many(target, draft, how):
+    assert max(distances(target, draft, 2000, 8, **how)) < 1
 
 
-def residual_of_nothing(p, q, drafts, counts):
-    """Biased: what follows a turned-down draft comes from p instead of the residual."""
-    accepted, _ = accept.leviathan(p, q, drafts, counts)
-    return accepted, torch.multinomial(p[torch.arange(len(p)), accepted], 1)[:, 0]
+@pytest.mark.parametrize("rule", ["traversal", "recursive"])
+def test_drafts_from_a_pool(target, draft, rule):
+    """q is nothing outside of the pool, p is not; lookup's tokens may lie there."""
+    assert max(distances(target, draft, 1000, 2, candidate_pool=3, accept=rule)) < 1
+    assert sum(draft.statistics.lookup) > 0
+
+
+@pytest.mark.parametrize("draws", ["sampled", "chosen"])
+def test_processors_that_read_the_text(target, draft, draws):
+    """Few rows a call, since each place is processed by itself, as all rows of the batch."""
+    assert max(distances(target, draft, 4, 100, {"repetition_penalty": 1.3}, draws=draws)) < 1
+
+
+def known(steps: dict[int, float]):
+    """Costs as if they had been measured long ago; what a call measures is not heard."""
+    costs = budget.Costs()
+    for size, seconds in steps.items():
+        costs.mean[size], costs.weight[size] = seconds, 1.0
+    return costs
+
+
+@pytest.mark.parametrize("rule", ["traversal", "walk"])
+def test_sizes_chosen_by_what_is_known_before_the_draw(target, draft, rule, monkeypatch):
+    """The budget is automatic, and seconds are such that sizes differ from round to round; rows are few, so that they do."""
+    monkeypatch.setattr(budget.Costs, "saw", lambda *args: None)
+    monkeypatch.setattr(budget.Costs, "unknown", lambda *args: None)
+    monkeypatch.setattr(
+        engine.Learnt, "budget", lambda self, rows: self.budgets.setdefault(0, budget.Budget(known(STEPS)))
+    )
+    widths = set()
+
+    def on_round(row, what):
+        widths.add(len(what.tree))
+
+    assert max(distances(target, draft, 5, 120, budget="auto", shape="auto", accept=rule, on_round=on_round)) < 1
+    assert len(widths) > 3
+
+
+def always_keep_the_first(tables, flip):
+    """Biased: one node is kept unseen, where there is one."""
+    found = accept.traversal(tables, flip)
+    if found.path or not tables.children[0]:
+        return found
+    node = tables.children[0][0]
+    return accept.Verdict([node], tables.p[node + 1], tables.rest[node + 1])
+
+
+def residual_of_nothing(tables, flip):
+    """Biased: what follows a turned-down node comes from p instead of the residual."""
+    found = accept.traversal(tables, flip)
+    slot = found.path[-1] + 1 if found.path else 0
+    return replace(found, weights=tables.p[slot], outside=tables.rest[slot])
 
 
 @pytest.mark.parametrize("rule", [always_keep_the_first, residual_of_nothing])
-def test_biased_rules_are_caught(pair, rule, monkeypatch):
-    monkeypatch.setitem(accept.RULES, "block", rule)
-    torch.manual_seed(0)
-    assert min(distances(pair, 2000, 10, verify_length=3)) > 2
+def test_biased_rules_are_caught(target, draft, rule, monkeypatch):
+    monkeypatch.setitem(accept.RULES, "traversal", rule)
+    assert min(distances(target, draft, 1000, 2)) > 1.3
 
 
-class ByTheTop(Round):
-    """Stops by the largest probability, as the engine does, at a fixed threshold."""
+def pruned_by_what_was_drawn(*args, draw=drawing.draw):
+    """Biased: nodes of small q are left out once they are known, and what hangs on them."""
+    trees, law = draw(*args)
+    kept_trees, rows = [], []
+    for row, tree in enumerate(trees):
+        kept: list[int] = []
+        for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+            if (parent < 0 or parent in kept) and law.q[row, law.rows[row][parent + 1], token] > 0.25:
+                kept.append(node)
+        kept_trees.append(tree.take(kept))
+        rows.append([law.rows[row][slot] for slot in [0, *(node + 1 for node in kept)]])
+    return kept_trees, Sampled(law.ids, law.q, rows)
 
-    def pays(self, confidences):
-        return confidences[0] > 0.34
+
+def test_nodes_pruned_by_their_own_q_are_caught(target, draft, monkeypatch):
+    monkeypatch.setattr(drafting, "draw", pruned_by_what_was_drawn)
+    assert min(distances(target, draft, 1000, 2, lookup=False)) > 1.3
 
 
-def test_lengths_chosen_by_what_is_known_before_the_draw(pair, monkeypatch):
-    """One row at a time, so that every row has a length of its own."""
-    from domino.generation import budget as verify_length
-    from domino.generation import engine
+def with_replacement(head, q, most):
+    """Biased, as the rules take siblings for draws without replacement: two of them may be the same token."""
+    return torch.stack([torch.multinomial(lanes, most, replacement=True) for lanes in q])
 
-    monkeypatch.setattr(verify_length.VerifyLength, "unknown", lambda *args: None)
-    monkeypatch.setattr(verify_length.VerifyLength, "judge", lambda *args: None)
-    monkeypatch.setattr(engine, "Round", ByTheTop)
-    monkeypatch.setattr(ByTheTop, "__init__", lambda self, *args: None)
-    torch.manual_seed(0)
-    lengths = set()
-    target, draft = pair
-    law = torch.zeros(VOCAB**3)
-    prompt = PROMPTS[0][None]
-    options = {**OPTIONS, "max_new_tokens": 4, "eos_token_id": END, "pad_token_id": END}
-    calls = 2500
-    for _ in range(calls):
-        out = generate(target, draft, prompt, **options)[0, prompt.shape[1] :][:3]
-        law[(torch.nn.functional.pad(out, (0, 3 - len(out)), value=END) * PLACE).sum()] += 1
-        lengths |= set(draft.statistics.drafted)
-    truth = exact(target, PROMPTS[0])
-    assert len(lengths) > 1
-    assert (law / calls - truth).abs().sum() / 2 < limit(truth, calls)
+
+def the_likeliest(head, q, most):
+    """Biased: nodes that were chosen are returned as drawn, and so tested with p / q."""
+    return q.topk(most, dim=-1).indices
+
+
+@pytest.mark.parametrize("rule", ["traversal", "recursive"])
+@pytest.mark.parametrize("race", [with_replacement, the_likeliest])
+def test_children_that_were_not_drawn_as_said_are_caught(target, draft, race, rule, monkeypatch):
+    monkeypatch.setattr(drawing, "_race", race)
+    assert min(distances(target, draft, 1000, 2, lookup=False, accept=rule)) > 1.3
+
+
+def test_lookups_nodes_tested_as_if_drawn_are_caught(target, draft, monkeypatch):
+    def tables(*args, made=verdict._tables):
+        support, found = made(*args)
+        return support, replace(found, sampled=[True] * len(found.sampled))
+
+    monkeypatch.setattr(verdict, "_tables", tables)
+    assert max(distances(target, draft, 1000, 2, shape="chain")) > 1.3
+
+
+def test_whether_nodes_are_drawn():
+    """By temperature, unless it is said; greedy decoding and the walk draw nothing."""
+
+    def draws(do_sample, temperature, **how):
+        return engine._draws(EngineSettings(**how), GenerationConfig(do_sample=do_sample, temperature=temperature))
+
+    assert draws(True, 1.0)
+    assert draws(True, 0.5)
+    assert not draws(True, 0.3)
+    assert draws(True, 0.3, draws="sampled")
+    assert not draws(True, 1.0, draws="chosen")
+    assert not draws(True, 1.0, accept="walk", draws="sampled")
+    assert not draws(False, 1.0, draws="sampled")

@@ -15,11 +15,18 @@ own sampled ones.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 # True with the probability it is given, never for 0: a uniform number of [0, 1) is compared with <.
 Flip = Callable[[float], bool]
+
+
+class Rows(Protocol):
+    """An array, or what makes its rows when they are asked for: rules look at few."""
+
+    def __getitem__(self, slot: int) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,9 @@ class Tables:
     children: list[list[int]]  # [n + 1] nodes below each slot in test order: sampled ones as drawn, then chosen ones
     column: list[int]  # [n] place of each node's token among the m
     sampled: list[bool]  # [n] drawn from q; else chosen, a function of the context
-    p: np.ndarray  # [n + 1, m] of the support's tokens after each slot
-    rest: np.ndarray  # [n + 1] of all other tokens together: p.sum(1) + rest = 1
-    q: np.ndarray  # [n + 1, m] of the first sampled child below each slot; not read where there is none
+    p: Rows  # [n + 1, m] of the support's tokens after each slot
+    rest: Rows  # [n + 1] of all other tokens together: p.sum(1) + rest = 1
+    q: Rows  # [n + 1, m] of the first sampled child below each slot; not read where there is none
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,23 +43,24 @@ def accept_sampled(logits: Tensor, proposal: Proposal, rule: Callable) -> Kept:
     """
     paths, tokens = [], []
     for row, tree in enumerate(proposal.trees):
-        support, tables = _tables(logits[row], tree, proposal, row)
+        support, target, tables = _tables(logits[row], tree, proposal, row)
         # one draw of torch's generator seeds them, so that a seed repeats a text
         flips = random.Random(int(torch.randint(2**62, ())))
         verdict = rule(tables, lambda chance, flips=flips: flips.random() < chance)
         paths.append(verdict.path)
         slot = verdict.path[-1] + 1 if verdict.path else 0
-        tokens.append(_follow(verdict, tables.p.law(slot), support, flips))
+        tokens.append(_follow(verdict, target.law(slot), support, flips))
     return paths, tokens
 
 
 class _Lazy:
-    """Rows of a table that are made when a rule looks at them: it looks at few."""
+    """`accept.Rows` that are made when a rule looks at them, once."""
 
-    def __init__(self, make: Callable[[int], np.ndarray]):
-        self.make, self.made = make, {}
+    def __init__(self, make: Callable[[int], Any]):
+        self.make = make
+        self.made: dict[int, Any] = {}
 
-    def __getitem__(self, slot: int) -> np.ndarray:
+    def __getitem__(self, slot: int) -> Any:
         if slot not in self.made:
             self.made[slot] = self.make(slot)
         return self.made[slot]
@@ -79,8 +81,8 @@ class _Target(_Lazy):
         return self.laws[slot]
 
 
-def _tables(logits: Tensor, tree: Tree, proposal: Proposal, row: int) -> tuple[Tensor, Tables]:
-    """The support's tokens [m], and what the rules read.
+def _tables(logits: Tensor, tree: Tree, proposal: Proposal, row: int) -> tuple[Tensor, "_Target", Tables]:
+    """The support's tokens [m], the target's laws, and what the rules read.
 
     The support is the row's pool and the tokens of chosen nodes outside of it; q is zero there.
     """
@@ -111,7 +113,7 @@ def _tables(logits: Tensor, tree: Tree, proposal: Proposal, row: int) -> tuple[T
     children = [sorted(nodes, key=lambda n: (drawn[n] < 0, drawn[n])) for nodes in tree.children()]
     sampled = [turn >= 0 for turn in drawn]
     rest = _Lazy(lambda slot: max(1.0 - float(p[slot].sum()), 0.0))
-    return support, Tables(children, columns, sampled, p, rest, _Lazy(q))
+    return support, p, Tables(children, columns, sampled, p, rest, _Lazy(q))
 
 
 def _follow(verdict: Verdict, law: Tensor, support: Tensor, flips: random.Random) -> int:

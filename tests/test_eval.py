@@ -26,6 +26,7 @@ from domino.evaluation.run import evaluate
 from domino.evaluation.settings import EvalSettings, load
 from domino.evaluation.summary import cells
 from domino.evaluation.tasks import Question
+from domino.evaluation.watch import Call
 from tiny import make_draft
 
 
@@ -410,6 +411,49 @@ def test_an_evaluation_goes_on_after_programs_that_attack(home, tmp_path, monkey
     results = evaluate(load(None, asked))
     assert {row["question"]: row["correct"] for row in results.rows} == {name: name == "is right" for name in programs}
     assert not (tmp_path / "planted").exists()
+
+
+def test_chains_trees_and_lookup_are_told_apart(home, tmp_path):
+    """Every way of the engine, from what it writes to the report's tables and pictures."""
+    engines = ["engine-plain", "engine-chain", "engine-tree", "engine-24", "engine"]
+    asked = flags(home, tmp_path / "r", tasks="gsm8k=2", methods=engines, max_new_tokens=24)
+    results = evaluate(load(None, asked))
+    assert all(turn["same"] for row in results.rows for turn in row["turns"])
+    found = {cell.method: cell for cell in cells(results.rows)}
+    assert (found["engine-plain"].tau, found["engine-plain"].drafts, found["engine-plain"].by_position) == (1, 0, [])
+    assert found["engine-24"].drafts == 24
+    calls = {name: [call for turns in row for call in turns] for name, row in _calls(results.rows).items()}
+    assert all(call["depths"] == call["drafted"] for call in calls["engine-chain"])
+    assert any(call["depths"] != call["drafted"] for call in calls["engine-24"])
+    for name in engines:
+        assert all(len(call["lookup"]) == len(call["advanced"]) for call in calls[name])
+        assert name in ("engine", "engine-24") or not any(sum(call["lookup"]) for call in calls[name])
+    for cell in found.values():
+        assert len(cell.by_position) == max((n for call in cell.calls for n in call.depths), default=0)
+        assert all(0 <= share <= 1 for share in cell.by_position)
+    text = write(tmp_path / "r")[0].read_text()
+    assert "| gsm8k | 0 | engine-plain | 2 | 1.00" in text
+    by_position = text.split("## Acceptance by position")[1].split("##")[0]
+    assert "engine-24" in by_position
+    assert "engine-plain" not in by_position
+
+
+def _calls(rows):
+    found = {}
+    for row in rows:
+        found.setdefault(row["method"], []).append([run for turn in row["turns"] for run in turn["runs"]])
+    return found
+
+
+def test_results_from_before_there_were_trees_are_chains():
+    assert Call(3, 5, 1.0, 0.1, 0.5, 0.1, 0.1, None, [3, 1], [4, 2]).depths == [4, 2]
+
+
+@pytest.mark.parametrize("name", ["engine", "results", "trees"])
+def test_the_configs_are_evaluations(name):
+    asked = load(Path(running.__file__).parent / "configs" / f"{name}.yaml", {})
+    assert asked.methods[0] == "plain"
+    assert asked.out == f"runs/{name}"
 
 
 def test_flags_go_over_the_yaml(tmp_path):

@@ -5,9 +5,13 @@ from collections import Counter
 
 import pytest
 import torch
+from domino.drafting.calibration import Calibration
+from domino.drafting.domino import Block
+from domino.drafting.drafter import Picking, Wanted
 from domino.training.blocks import block_mask, build_blocks, draw_anchors
 from domino.training.config import ObjectiveSettings
 from domino.training.losses.curriculum import curriculum
+from domino.training.losses.prefix import self_generated
 from domino.training.losses.weights import auf, dpace
 from domino.training.objective import COUNTS, DominoForTraining, rates
 from domino.training.target import TargetHead
@@ -245,3 +249,24 @@ def test_counts_of_an_oracle():
         "final_loss": 0.5, "base_loss": 1.5, "final_accuracy": 0.625, "base_accuracy": 0.375,
         "final_accept": 3.5, "base_accept": 2.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 4])
+def test_self_generated_prefixes_are_what_decoding_drafts(prefix):
+    draft, target = make_draft(pure_draft_prefix_len=prefix), make_target()
+    hidden, anchors = torch.randn(3, 5, 32).double(), torch.tensor([[3], [4], [5]])
+    embed, head = target.get_input_embeddings(), target.get_output_embeddings()
+    session, wanted = draft.open(target, 3, target.device), Wanted(5, [5] * 3, 0.0, True, Calibration())
+    with torch.no_grad():
+        drafts = session.walk(Block(hidden, head(hidden)), anchors, wanted, Picking()).tokens(target.device)
+    read = self_generated(draft, hidden, anchors, embed, head)
+    assert torch.equal(read, torch.cat([anchors, drafts[:, :-1]], dim=-1))
+
+
+def test_self_generated_prefixes_under_autocast():
+    draft, target, anchors = make_draft().float(), make_target().float(), torch.tensor([[3], [4], [5]])
+    hidden = torch.randn(3, 5, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        read = self_generated(draft, hidden, anchors, target.get_input_embeddings(), target.get_output_embeddings())
+    assert read.shape == (3, 5)
+    assert torch.equal(read[:, :1], anchors)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 SIZES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # of trees whose times are kept apart
-FIRST = (24, 0, 8)  # measured before anything is decided
+FIRST = (24, 0, 8)  # nodes of all rows together, measured before anything is decided
 MEASURED = 2  # times of each; the very first of a size, of allocations and first calls, does not count
 ASKED = 6  # rounds of each, at most: a text may be near its end, a drafter sure of fewer nodes
 FADE = 0.97  # weight that is left of a size's times after the next round
@@ -29,6 +29,7 @@ class Costs:
     Worked example: 0 nodes 30 ms, 8 nodes 40 ms, 16 nodes 36 ms, equally often: 8 and 16 are taken to need 38 ms, 4 nodes 34.
     """
 
+    rows: int = 1
     weight: dict[int, float] = field(default_factory=dict)
     mean: dict[int, float] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Costs:
 
     def unknown(self, most: int) -> int | None:
         """Nodes of a round that is needed to know what things cost; None: it is known."""
-        wanted = [min(nodes, most) for nodes in FIRST]
+        wanted = [min(-(-nodes // self.rows), most) for nodes in FIRST]
         seen = [self.seen.get(SIZES[bisect_left(SIZES, n)], 0) for n in wanted]
         return next(
             (n for n, s in zip(wanted, seen, strict=True) if s <= MEASURED and self.asked.get(n, 0) < ASKED), None

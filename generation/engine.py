@@ -26,7 +26,7 @@ from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
 from .. verification.accept import RULES  # fmt: skip  # isort: skip
 from .. verification.target import RowTarget, compile_forward  # fmt: skip  # isort: skip
 from .. verification.verdict import accept_greedy, accept_sampled, likeliest  # fmt: skip  # isort: skip
-from . budget import Budget  # fmt: skip  # isort: skip
+from . budget import Budget, Costs  # fmt: skip  # isort: skip
 from . checks import check_engine, check_target  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . proposing import Proposer  # fmt: skip  # isort: skip
@@ -47,7 +47,8 @@ class Learnt:
 
     def budget(self, rows: int) -> Budget:
         """5, 6, 7 and 8 rows share theirs."""
-        return self.budgets.setdefault(1 << (rows - 1).bit_length(), Budget())
+        about = 1 << (rows - 1).bit_length()
+        return self.budgets.setdefault(about, Budget(Costs(about)))
 
 
 # It holds neither of the models.

@@ -30,7 +30,8 @@ class Calibration:
 
     def __init__(self) -> None:
         centres = 1 / (1 + np.exp(-CENTRES))
-        turns = [centres] + [(1 - centres) * 0.25 / turn for turn in range(1, TURNS)]
+        # a flat q is often a flat p, too: the first draw is kept more often than any one token is likely
+        turns = [0.25 + 0.75 * centres] + [(1 - centres) * 0.2 / turn for turn in range(1, TURNS)]
         # matches are believed once they were right: pessimistic
         matches = np.array([0.05, 0.1, 0.2, 0.3, 0.3, 0.4, 0.4, 0.5])
         self.chances = np.concatenate([np.tile(centres, RANKS), *turns, matches, matches])

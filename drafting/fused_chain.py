@@ -61,7 +61,7 @@ def fused(draft, hidden: Tensor, base_logits: Tensor, plan: Plan | None) -> bool
 
 @torch.no_grad()
 def fused_rollout(draft, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed, plan: Plan, pool: int):
-    """`rollout` for a plan: arguments and results are its own; q of a greedy plan is None.
+    """Drafts [R, n] of a block in one launch, and the logits q [R, n, vocab] they were drawn from, None for a greedy plan.
 
     The first drafts, which have no correction and so wait for nothing, are picked before the launch.
     """

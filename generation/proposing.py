@@ -27,6 +27,7 @@ class Proposer:
         untimed = call.max_depth if settings.budget == "auto" else settings.budget
         most = WIDEST if self.auto else untimed
         self.most = most if limit is None else min(most, limit)
+        self.least = LEAST if self.auto else 0.0  # a fixed budget is spent
         tree = settings.shape == "tree" or settings.shape == "auto" and call.target.device.type == "cpu"
         self.chain = not tree or call.graphs is not None
         self.looks = settings.lookup and call.graphs is None and self.most > 0
@@ -50,7 +51,7 @@ class Proposer:
         self.candidates = self._found(depths) if self.looks else nothing
         if self.most == 0 or max(depths) == 0:
             return Proposal(nothing)
-        most, asks, floor = self.most, True, LEAST
+        most, asks, floor = self.most, True, self.least
         if self.auto:
             most, asks, floor = self._decide()
         if not asks:
@@ -123,7 +124,7 @@ class Proposer:
                 prompt = rows.prompts[row].tolist() + rows.text[row, start : rows.ends[row]].tolist()
                 room = len(prompt) + rows.max_length - rows.ends[row]
                 self.lookups[row] = Lookup(prompt, room, self.memory)
-            trees.append(self.lookups[row].tree(self.calibration, min(depth, self.most), LEAST, rows.eos))
+            trees.append(self.lookups[row].tree(self.calibration, min(depth, self.most), self.least, rows.eos))
         return trees
 
     def observe(self, paths: list[list[int]], said: list[list[int]]) -> None:

@@ -39,7 +39,7 @@ def tree_mask(
             position, itself included; siblings share a position but not a slot.
 
     Returns:
-        [R, 1, n, longest + n], True where a query may look; [1, 1, …] for rows that are all alike.
+        [R, 1, n, longest + n], True where a query may look.
 
     Worked example: length 2, anchor a, b and c below it: a sees 11100, b 11110, c 11101.
     """

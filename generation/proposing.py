@@ -50,7 +50,8 @@ class Proposer:
         self.candidates = self._found(depths) if self.looks else nothing
         if self.most == 0 or max(depths) == 0:
             return Proposal(nothing)
-        most, asks, floor = self.most, True, LEAST
+        # recordings are made for one shape, so there a chain is as long as there is room
+        most, asks, floor = self.most, True, LEAST if self.call.graphs is None else 0.0
         if self.auto:
             most, asks, floor = self._decide()
         if not asks:

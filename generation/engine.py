@@ -137,7 +137,8 @@ class Call:
         # nodes that were chosen need no q, and none of their rules keeps more than the walk
         self.rule = RULES[self.settings.accept if draws else "walk"]
         # what a chain brings says nothing of what a tree would
-        self.learnt = learnt(engine.draft, engine.target, self.samples, draws, self.settings)
+        kind = self.samples, draws, self.settings.shape, self.settings.lookup, self.settings.compile, self.settings.pack
+        self.learnt = learnt(engine.draft, engine.target, *kind)
         self._open(engine, generation_config)
         plan = plan_for(processing.processors, self.target.target.get_input_embeddings(), draws)
         process = self._process if processing.processors else None

@@ -282,12 +282,12 @@ def test_what_was_learnt_outlives_the_call(target):
     draft = make_draft()
     options = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False}
     generate(target, draft, PROMPT, **options)
-    known = engine.learnt(draft, target, False, False, False, True)
+    known = engine.learnt(draft, target, False, False, "auto", True, False, True)
     assert known.budget(1).costs.unknown(32) is None
     asked = dict(known.budget(1).costs.asked)
     generate(target, draft, PROMPT, **options)
     assert known.budget(1).costs.asked == asked
-    assert known.budget(2).costs.unknown(32) == FIRST[0]
+    assert known.budget(2).costs.unknown(32) == FIRST[0] // 2
     assert known.budget(5) is known.budget(8)
 
 
@@ -296,7 +296,7 @@ def test_chains_are_decided_on_though_they_are_shorter_than_what_is_asked_first(
     draft = make_draft()
     options = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False, "shape": "chain", "lookup": False}
     generate(target, draft, PROMPT, **options)
-    known = engine.learnt(draft, target, False, False, False, True).budget(1)
+    known = engine.learnt(draft, target, False, False, "chain", False, False, True).budget(1)
     assert known.costs.unknown(module.SIZES[-1]) is None
     assert known.costs.asked[FIRST[0]] == ASKED
     assert known.rate is not None

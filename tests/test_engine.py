@@ -341,9 +341,11 @@ def test_what_was_learnt_is_kept_apart_and_does_not_keep_models(target):
     draft = make_draft()
     ids, _ = ragged(1, 0)
     generate(target, draft, ids, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    # whether it samples, whether nodes are drawn, compile, pack
-    assert module.learnt(draft, target, False, False, False, True).budget(1).costs.seen
-    for other in ((True, True, False, True), (True, False, False, True), (False, False, True, True)):
+    # whether it samples, whether nodes are drawn, shape, lookup, compile, pack
+    assert module.learnt(draft, target, False, False, "auto", True, False, True).budget(1).costs.seen
+    others = [(True, True), (True, False)]
+    rest = [("chain", True, False, True), ("auto", False, False, True), ("auto", True, True, True)]
+    for other in [(*kind, "auto", True, False, True) for kind in others] + [(False, False, *kind) for kind in rest]:
         assert not module.learnt(draft, target, *other).budget(1).costs.seen
     gone = weakref.ref(draft)
     del draft
@@ -537,7 +539,7 @@ def test_what_is_remembered_is_found_and_forgotten(target):
         )
         assert torch.equal(ours, text)
         counts.append(sum(draft.statistics.accepted))
-        assert len(module.learnt(draft, target, False, False, False, True).memory.text) <= memory
+        assert len(module.learnt(draft, target, False, False, "auto", True, False, True).memory.text) <= memory
     assert counts[2] > 2 * counts[0]
     assert counts[3] <= counts[0] + 3  # how far lookup is trusted was learnt meanwhile
     assert counts[5] > counts[3]

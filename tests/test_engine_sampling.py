@@ -231,8 +231,8 @@ def test_children_that_were_not_drawn_as_said_are_caught(target, draft, race, ru
 
 def test_lookups_nodes_tested_as_if_drawn_are_caught(target, draft, monkeypatch):
     def tables(*args, made=verdict._tables):
-        support, found = made(*args)
-        return support, replace(found, sampled=[True] * len(found.sampled))
+        support, target, found = made(*args)
+        return support, target, replace(found, sampled=[True] * len(found.sampled))
 
     monkeypatch.setattr(verdict, "_tables", tables)
     assert max(distances(target, draft, 1000, 2, shape="chain")) > 1.3
@@ -245,7 +245,8 @@ def test_whether_nodes_are_drawn():
         return engine._draws(EngineSettings(**how), GenerationConfig(do_sample=do_sample, temperature=temperature))
 
     assert draws(True, 1.0)
-    assert draws(True, 0.5)
+    assert draws(True, 0.8)
+    assert not draws(True, 0.6)
     assert not draws(True, 0.3)
     assert draws(True, 0.3, draws="sampled")
     assert not draws(True, 1.0, draws="chosen")

@@ -66,7 +66,7 @@ def test_push_and_pull(tmp_path, monkeypatch):
         done = subprocess.run([sys.executable, "-c", PUSH_AGAIN], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         files = hub.repos["model", "tester/again"].commits[hub.repos["model", "tester/again"].branches["main"]]["tree"]
-        assert "drafting/chain.py" in files
+        assert "drafting/tree.py" in files
         assert "rollout.py" not in files
 
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # now from the cache alone, at the pinned revision

@@ -194,7 +194,7 @@ def test_a_drafters_queries_read_another_input():
 
 def test_two_threads_on_one_model(target):
     draft = make_draft().to(torch.bfloat16)
-    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, "verify_length": 3}
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, "budget": 3}
     prompts = [torch.randint(3, VOCAB, (1, 9), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
     alone = [generate(target, draft, ids, **options) for ids in prompts]
     with ThreadPoolExecutor(4) as pool:

@@ -34,7 +34,7 @@ def candidates(monkeypatch):
 def test_every_source_of_a_node_learns_once(draws, budget, candidates):
     torch.manual_seed(0)
     generate(
-        TARGET, make_draft(), PROMPT, draws=draws, budget=budget, shape="tree", **{**SAMPLING, "max_new_tokens": 32}
+        TARGET, make_draft(), PROMPT, draws=draws, budget=budget, shape="tree", **{**SAMPLING, "max_new_tokens": 80}
     )
     kinds: list[tuple[int, ...]] = []
     for tree in candidates:

@@ -223,11 +223,12 @@ class Stop(StoppingCriteria):
         return input_ids[:, -1] % 5 == 0
 
 
-def test_a_callers_criterion(target, draft):
-    ids, mask = ragged(4, 7)
-    options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False}
-    plain = target.generate(ids, stopping_criteria=[Stop()], **options)
-    assert torch.equal(generate(target, draft, ids, stopping_criteria=[Stop()], **options), plain)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callers_criterion(target, kind):
+    """It may stop a text in the middle of a path."""
+    plain = {"max_new_tokens": 20, "stopping_criteria": [Stop()]}
+    text, ours = both(target, oracle(kind), *ragged(4, 7), plain, budget=16)
+    assert torch.equal(ours, text)
 
 
 def test_time_limit_ends_all_rows(target, draft):
@@ -551,10 +552,10 @@ def straight(target, text):
 
 
 def some_tree(dice, nodes: int) -> Tree:
-    """Random parents, random tokens, siblings apart."""
+    """Random parents, every second the node before, so that paths are long; random tokens, siblings apart."""
     tree = Tree()
     while len(tree) < nodes:
-        parent, token = dice.randrange(-1, len(tree)), dice.randrange(3, VOCAB - 1)
+        parent, token = dice.choice([dice.randrange(-1, len(tree)), len(tree) - 1]), dice.randrange(3, VOCAB - 1)
         if (parent, token) not in set(zip(tree.parents, tree.tokens, strict=True)):
             tree.add(token, parent, 1.0, DRAFTER, -1)
     return tree

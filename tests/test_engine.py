@@ -19,7 +19,7 @@ from domino.verification.mask import Tail, causal_mask
 from domino.verification.target import RowTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import DEPTH, both, oracle, told
+from oracles import DEPTH, OracleSession, both, oracle, told
 from tiny import FAMILIES, VOCAB, make_draft, make_target
 from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 from transformers.generation import GenerateDecoderOnlyOutput
@@ -223,11 +223,12 @@ class Stop(StoppingCriteria):
         return input_ids[:, -1] % 5 == 0
 
 
-def test_a_callers_criterion(target, draft):
-    ids, mask = ragged(4, 7)
-    options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False}
-    plain = target.generate(ids, stopping_criteria=[Stop()], **options)
-    assert torch.equal(generate(target, draft, ids, stopping_criteria=[Stop()], **options), plain)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callers_criterion(target, kind):
+    """It may stop a text in the middle of a path."""
+    plain = {"max_new_tokens": 20, "stopping_criteria": [Stop()]}
+    text, ours = both(target, oracle(kind), *ragged(4, 7), plain, budget=16)
+    assert torch.equal(ours, text)
 
 
 def test_time_limit_ends_all_rows(target, draft):
@@ -553,10 +554,10 @@ def straight(target, text):
 
 
 def some_tree(dice, nodes: int) -> Tree:
-    """Random parents, random tokens, siblings apart."""
+    """Random parents, every second the node before, so that paths are long; random tokens, siblings apart."""
     tree = Tree()
     while len(tree) < nodes:
-        parent, token = dice.randrange(-1, len(tree)), dice.randrange(3, VOCAB - 1)
+        parent, token = dice.choice([dice.randrange(-1, len(tree)), len(tree) - 1]), dice.randrange(3, VOCAB - 1)
         if (parent, token) not in set(zip(tree.parents, tree.tokens, strict=True)):
             tree.add(token, parent, 1.0, DRAFTER, -1)
     return tree
@@ -568,7 +569,9 @@ def some_tree(dice, nodes: int) -> Tree:
 def test_the_cache_holds_what_the_text_read_straight_through_has(family, ragged_rows):
     """Each node's logits and features are those of its path, and after a commit the cache is that of the text, branch or not."""
     dice = random.Random(len(family))
-    target = make_target(family, **({"sliding_window": 5, **MIXED[family]} if family in MIXED else {}))
+    # a window that is shorter than the trees are deep
+    windows = {"mistral": {"sliding_window": 3}, "gemma3_text": {"sliding_window": 3, **MIXED["gemma3_text"]}}
+    target = make_target(family, **windows.get(family, {}))
     texts = [[dice.randrange(3, VOCAB - 1) for _ in range(n)] for n in ((9, 4, 6) if ragged_rows else (7, 7))]
     reader = RowTarget(target, [0, 2], len(texts), 60, None, 4, False, torch.device("cpu"))
     list(reader.prefill([torch.tensor(text) for text in texts]))
@@ -600,6 +603,42 @@ def test_the_cache_holds_what_the_text_read_straight_through_has(family, ragged_
                 # a sliding layer of transformers' own forgets what lies outside of its window
                 torch.testing.assert_close(layer.keys[row, :, : len(text)][:, -keys.shape[1] :], keys)
                 torch.testing.assert_close(layer.values[row, :, : len(text)][:, -values.shape[1] :], values)
+
+
+@torch.no_grad()
+def test_columns_that_fill_up_stay_within_the_table_of_positions():
+    """A row at the very end beside one with a branching tree."""
+    target = make_target("gpt2", n_positions=12, n_embd=32, n_layer=4, n_head=4)
+    texts = [list(range(3, 14)), list(range(3, 8))]
+    reader = RowTarget(target, [0, 2], 2, 12, None, 4, False, torch.device("cpu"))
+    list(reader.prefill([torch.tensor(text) for text in texts]))
+    tree = some_tree(random.Random(0), 6)
+    assert not tree.is_chain()
+    logits, _ = reader.verify(torch.tensor([[9], [9]]), Proposal([Tree(), tree]))
+    for row, text in enumerate(texts):
+        torch.testing.assert_close(logits[row, 0], straight(target, [*text, 9])[1][-1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["right", "hidden"])
+def test_the_drafter_is_told_the_features_of_the_text(target, kind, monkeypatch):
+    """Also of a branch: what it reads is what the text read straight through has, row by row."""
+    told_of: dict[int, list[torch.Tensor]] = {row: [] for row in range(4)}
+
+    def add(session, features, counts, add=OracleSession.add):
+        for row, own, count in zip(session.rows, features, counts, strict=True):
+            told_of[row].append(own[:count])
+        add(session, features, counts)
+
+    monkeypatch.setattr(OracleSession, "add", add)
+    ids, mask = ragged(4, 1)
+    text, ours = both(target, oracle(kind), ids, mask, {"max_new_tokens": 25, "eos_token_id": None}, budget=16)
+    assert torch.equal(ours, text)
+    for row, pieces in told_of.items():
+        found = torch.cat(pieces)
+        _, _, states = straight(target, text[row][-(int(mask[row].sum()) + 25) :].tolist())
+        assert len(found) >= int(mask[row].sum()) + 20 - DEPTH
+        torch.testing.assert_close(found, states[: len(found)])
 
 
 @pytest.mark.parametrize(("kind", "moves"), [("right", False), ("hidden", True)])

@@ -52,12 +52,12 @@ def test_no_more_nodes_than_allowed_whoever_made_them(shape, choice, options):
     if choice == "triton":
         pytest.importorskip("triton")
     draft, rounds = make_draft(), []
-    for budget in (2, 4):
+    for budget in (2, 4, 16):
         torch.manual_seed(1)
         with seam.forced(choice):
             generate(
                 TARGET, draft, PROMPT, budget=budget, shape=shape, on_round=lambda row, r: rounds.append(r), **options
             )
         drafted = [n for row in draft.row_statistics for n in row.drafted]
-        assert max(drafted) == budget
+        assert max(drafted) == budget if budget < 16 else max(drafted) <= budget  # a chain ends before
     assert any(LOOKUP in r.tree.source for r in rounds)

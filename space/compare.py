@@ -75,9 +75,9 @@ class Runner:
             yield from measure(models, ask, encode(models.tokenizer, messages, models.target.device), ticket)
 
         @gpu(GPU_SECONDS)
-        def block_on_device(pair: str, ids: list[int], count: int) -> Block:
+        def block_on_device(pair: str, ids: list[int]) -> Block:
             with SLOT:
-                return one_block(shelf.loaded[pair], ids, count)
+                return one_block(shelf.loaded[pair], ids)
 
         self._run, self._block = run_on_device, block_on_device
 
@@ -141,11 +141,16 @@ class Runner:
             yield self.shelf.waited(pair)
             time.sleep(0.3)
 
-    def block(self, pair: str, ids: list[int], count: int) -> Block:
-        """The block of `count` drafts behind a text, see `block.one_block`. Raises `Refused`: the pair's models are gone."""
+    def models(self, pair: str) -> Models:
+        """Those of an earlier comparison. Raises `Refused`: they are gone."""
         if pair not in self.shelf.loaded:
             raise Refused("That model is not loaded any more: run the comparison again.")
-        return self._block(pair, ids, count)
+        return self.shelf.loaded[pair]
+
+    def block(self, pair: str, ids: list[int]) -> Block:
+        """The block behind a text, see `block.one_block`. Raises `Refused`: the pair's models are gone."""
+        self.models(pair)
+        return self._block(pair, ids)
 
 
 def prompt_ids(models: Models, prompt: str) -> list[int]:

@@ -10,8 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,8 +19,9 @@ from ..evaluation.answering import decoding, run
 from ..evaluation.losslessness import first_gap
 from ..evaluation.methods import METHODS, PLAIN, Models
 from ..evaluation.watch import Call
+from ..generation.statistics import Round
 from .limits import LIMITS, Ask
-from .observe import Chances, watch_chances
+from .observe import said
 from .ticket import Halt, Ticket
 
 # The queue lets one request through at a time; this holds where a generation outlives its request for a round.
@@ -33,14 +33,14 @@ class Step:
     """One forward of the target.
 
     Attributes:
-        seconds: since the call began. tokens: it added, the bonus token last. chances: the drafter's probability of each draft
-            of the round, kept or not; empty where unknown.
+        seconds: since the call began. tokens: it added, the bonus token last. told: the engine's round, as far as the answer
+            took it; None of the prefill and of loops that tell nothing.
     """
 
     method: str
     seconds: float
     tokens: list[int]
-    chances: list[float] = field(default_factory=list)
+    told: Round | None = None
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,28 @@ class Compared:
 
 
 class Listener:
-    """A streamer that keeps the time: transformers and the engine hand it the prompt first, then each step's tokens."""
+    """A streamer that keeps the time: transformers and the engine hand it the prompt first, then each step's tokens.
 
-    def __init__(self, method: str, events: queue.Queue, chances: Chances | None):
-        self.method, self.events, self.chances = method, events, chances
+    The engine tells `on_round` of a round before it hands over the tokens.
+    """
+
+    def __init__(self, method: str, events: queue.Queue):
+        self.method, self.events = method, events
         self.began: float | None = None
+        self.told: Round | None = None
+
+    def on_round(self, row: int, told: Round) -> None:
+        self.told = told
 
     def put(self, tokens) -> None:
         now = time.perf_counter()
         if self.began is None:
             self.began = now
             return
-        chances = self.chances.take() if self.chances is not None else []
-        self.events.put(Step(self.method, now - self.began, tokens.flatten().tolist(), chances))
+        told, self.told = self.told, None
+        new = tokens.flatten().tolist()
+        told = said(told, len(new)) if told is not None else None
+        self.events.put(Step(self.method, now - self.began, new, told))
 
     def end(self) -> None:
         pass
@@ -92,7 +101,7 @@ def options(ask: Ask, method: str) -> dict[str, Any]:
     if ask.temperature > 0:
         found["top_p"] = ask.top_p
     if method == "engine" and ask.drafts:
-        found["verify_length"] = int(ask.drafts)
+        found["budget"] = int(ask.drafts)
     return found
 
 
@@ -153,11 +162,12 @@ def _listen(models: Models, method: str, ask: Ask, inputs, ticket: Ticket) -> It
 def _work(models: Models, method: str, ask: Ask, inputs, ticket: Ticket, events: queue.Queue) -> None:
     halt = Halt(ticket, LIMITS.seconds)
     try:
-        with SLOT, ExitStack() as stack:
-            chances = stack.enter_context(watch_chances(models.draft)) if method == "engine" else None
+        with SLOT:
+            listener = Listener(method, events)
             # A loop of one's own gets no `streamer` from transformers, but what it names itself.
-            name = "drafter_streamer" if method == "engine" else "streamer"
-            further = {name: Listener(method, events, chances), "stopping_criteria": [halt], **options(ask, method)}
+            own = {"drafter_streamer": listener, "on_round": listener.on_round}
+            further = own if method == "engine" else {"streamer": listener}
+            further |= {"stopping_criteria": [halt], **options(ask, method)}
             ids, call = run(models, METHODS[method], inputs, int(ask.seed), **further)
         events.put(Done(method, call, ids[0, inputs["input_ids"].shape[1] :].tolist(), halt.reason))
     except BaseException as error:  # raised again where the steps are read

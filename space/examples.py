@@ -14,6 +14,10 @@ EXAMPLES = {
     ),
     "Code · palindrome": "Write a Python function that checks whether a word is a palindrome.",
     "Code · matrix": "Write a function to sort a given matrix in ascending order according to the sum of its rows.",
+    "Edit · grammar": (
+        "Correct the mistakes in this text: The cat have eaten the fish that was lying on the table in the kitchen. The dog have seen "
+        "it from the garden and have told nobody."
+    ),
     "Chat · travel": "Compose an engaging travel blog post about a recent trip to Hawaii.",
     "Chat · language": "Give three tips for learning a new language.",
 }

@@ -11,7 +11,9 @@ import gradio as gr
 from .compare import Comparison, Runner
 from .insight import NOTHING, block_note, block_table, insight
 from .limits import Ask, Refused
+from .observe import telling
 from .panes import empty, panes
+from .tree import UNTOLD, tree_view
 from .verdict import message, verdict
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ class Handlers:
         return message("Too many requests are waiting: try again in a minute.", "wrong"), *FREE
 
     def compare(self, request: gr.Request, name: str, *values) -> Iterator[tuple]:
-        """Outputs: left, right, verdict, insight, state of the block, its slider, its table."""
+        """Outputs: left, right, verdict, insight, state of the rounds, their slider, a round's tree and block."""
         session, desk, same = str(request.session_hash), self.runner.desk, (gr.skip(),) * 4
         ticket = desk.begin(session, name)
         if ticket is None:
@@ -95,10 +97,10 @@ class Handlers:
             desk.give_back(session, ticket)
 
     def _insight(self, now: Comparison) -> tuple:
-        """Insight, state, slider and table, at the round with the most accepted drafts."""
+        """Insight, state, slider, tree and block, at the round with the most kept drafts, one with branches where there is one."""
         if now.ours.call is None or now.ours.rounds == 0:
             return NOTHING, None, gr.update(**NO_BLOCK), ""
-        best = max(range(1, now.ours.rounds + 1), key=lambda r: sum(t.round == r for t in now.ours.tokens))
+        best = max(range(1, now.ours.rounds + 1), key=lambda number: self._shows(now, number))
         state = {
             "pair": now.pair,
             "ids": [*(now.prompt_ids or []), *(t.id for t in now.ours.tokens)],
@@ -107,23 +109,32 @@ class Handlers:
                 len(now.prompt_ids or []) + sum(t.round < r for t in now.ours.tokens)
                 for r in range(1, now.ours.rounds + 1)
             ],
-            "drafted": now.ours.call.drafted,
-            "note": block_note(now.ask),
+            "told": now.ours.told,
+            "ask": now.ask,
         }
         slider = gr.update(minimum=1, maximum=max(now.ours.rounds, 2), value=best, visible=True)
         return insight(now), state, slider, self.block(state, best)
 
+    @staticmethod
+    def _shows(now: Comparison, number: int) -> tuple[bool, int]:
+        """How much a round has to show."""
+        if now.ours.told:
+            return telling(now.ours.told[number - 1])
+        return False, sum(token.round == number for token in now.ours.tokens)
+
     def block(self, state: dict[str, Any] | None, number: float) -> str:
-        """The block of a round, from the state `_insight` left."""
+        """A round's tree and block, from the state `_insight` left."""
         if not state:
             return ""
         number = min(max(int(number), 1), len(state["ends"]))
         try:
-            place = number - 1
-            if not state["drafted"][place]:
-                return message("Nothing was drafted in this round: the token is the target's own.")
-            block = self.runner.block(state["pair"], state["ids"][: state["ends"][place]], state["drafted"][place])
-            return block_table(self.runner.shelf.loaded[state["pair"]], block, state["note"])
+            models, ids = self.runner.models(state["pair"]), state["ids"][: state["ends"][number - 1]]
+            told = state["told"][number - 1] if state["told"] else None
+            tree = message(UNTOLD) if told is None else tree_view(models, told, number, ids[-1])
+            if told is not None and not len(told.tree):
+                return tree
+            block = self.runner.block(state["pair"], ids)
+            return tree + block_table(models, block, block_note(state["ask"], told))
         except Refused as error:
             return message(str(error), "wrong")
         except Exception:

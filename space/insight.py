@@ -1,16 +1,19 @@
-"""The insight tab: where drafts are accepted, where the time goes, and one block step by step."""
+"""The insight tab: where drafts are accepted, where the time goes, and one block step by step; `tree.py` shows a round's tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..drafting.proposal import DRAFTER
 from ..evaluation.methods import Models
-from ..evaluation.metrics import acceptance_by_position, accepted_lengths
+from ..evaluation.metrics import accepted_lengths
 from ..evaluation.watch import Call
+from ..generation.statistics import Round
 from .block import Block, Choice, Place
 from .compare import Comparison
 from .limits import Ask
 from .markup import text, visible
+from .trace import Trace
 
 STAGES = {
     "setup": "setting up",
@@ -33,13 +36,10 @@ def bars(caption: str, head: tuple[str, str], rows: Sequence[tuple[str, float, s
     return f'<table class="bars"><caption>{text(caption)}</caption><thead><tr>{columns}</tr></thead><tbody>{lines}</tbody></table>'
 
 
-def positions(call: Call) -> str:
+def positions(trace: Trace) -> str:
     """Share of rounds that accepted at least k drafts."""
-    rows = [
-        (str(k), share, f"{share:.0%}")
-        for k, share in enumerate(acceptance_by_position(call.advanced, call.drafted), 1)
-    ]
-    return bars("Accepted, by position in the block", ("position", "of the rounds that drafted so far"), rows)
+    rows = [(str(k), share, f"{share:.0%}") for k, share in enumerate(trace.acceptance_by_position, 1)]
+    return bars("Accepted, by how far ahead", ("ahead", "of the rounds that drafted so far"), rows)
 
 
 def lengths(call: Call) -> str:
@@ -75,7 +75,7 @@ def insight(now: Comparison) -> str:
     ours = now.ours.call
     name = "Domino" if now.ask.head else "DFlash"
     return (
-        f'<div class="insight"><div class="card">{positions(ours)}</div><div class="card">{lengths(ours)}</div>'
+        f'<div class="insight"><div class="card">{positions(now.ours)}</div><div class="card">{lengths(ours)}</div>'
         f'<div class="card wide"><h4>Where the time goes</h4>{times("Plain generate", now.plain.call)}{times(name, ours)}</div></div>'
     )
 
@@ -100,15 +100,15 @@ def _row(models: Models, number: int, place: Place, block: Block) -> str:
     )
 
 
-def block_note(ask: Ask) -> str:
-    """Where the block is not quite the run's; "" where it is."""
+def block_note(ask: Ask, told: Round | None) -> str:
+    """How the table's block differs from what was drafted in the run's round."""
     if not ask.head:
         return "The run had the head off: its drafts were the base guesses, and the head's column is what it would have made of them."
-    return (
-        "The run sampled; here are the likeliest tokens instead of those that were drawn."
-        if ask.temperature > 0
-        else ""
-    )
+    if told is not None and DRAFTER not in told.tree.source:
+        return "In this round no token of the drafter was put to the target: this is what it would have drafted."
+    if ask.temperature > 0:
+        return "Computed again, without branches, with the likeliest tokens; the run drew its tokens."
+    return "Computed again, without branches: the likeliest draft of each place."
 
 
 def block_table(models: Models, block: Block, note: str) -> str:
@@ -124,7 +124,7 @@ def block_table(models: Models, block: Block, note: str) -> str:
         + "."
     )
     return (
-        f'<div class="block"><ol class="idea"><li><b>Base guess.</b> A small backbone reads the target\'s features and proposes the whole '
+        f'<div class="block"><h4>The block: base guess, head, target</h4><ol class="idea"><li><b>Base guess.</b> A small backbone reads the target\'s features and proposes the whole '
         "block in one forward. No place knows what its neighbours became, so far places repeat or contradict them.</li>"
         "<li><b>Corrected.</b> Domino's head walks along: a GRU reads each draft that was chosen and a low-rank term adds to the next "
         "place's logits. It costs next to nothing, since the backbone and the vocabulary's matrix are not run again.</li>"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..generation.settings import MOST
+
 
 class Refused(ValueError):
     """A request that is turned down; the message is for the visitor."""
@@ -34,7 +36,7 @@ class Ask:
     """One request.
 
     Attributes:
-        temperature: 0 is greedy. drafts: put to the target each round; 0 is as many as pay. head: False leaves Domino's causal head
+        temperature: 0 is greedy. drafts: put to the target each round, at most; 0 is as many as pay. head: False leaves Domino's causal head
             out, which is DFlash. pair: a name of `pairs.offered()`.
     """
 
@@ -65,7 +67,7 @@ class Ask:
         _within("Top-p", self.top_p, 0.05, 1)
         _whole("Seed", self.seed, 0, 2**31 - 1)
         _whole("New tokens", self.max_new_tokens, 1, LIMITS.new_tokens)
-        _whole("Drafts per round", self.drafts, 0, 64)
+        _whole("Drafts per round", self.drafts, 0, MOST)
 
 
 def check_length(tokens: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 import torch
 
+from ..generation.settings import MOST
 from .api import Api
 from .compare import Runner
 from .examples import EXAMPLES, FIRST
@@ -28,8 +29,8 @@ HEADER = """
 <div class="hero"><svg class="tilemark" viewBox="0 0 64 64" aria-hidden="true"><rect x="16" y="2" width="32" height="60" rx="7"/>
 <path d="M20 32h24"/><circle cx="25" cy="12" r="3"/><circle cx="39" cy="22" r="3"/><circle cx="25" cy="40" r="3"/>
 <circle cx="39" cy="40" r="3"/><circle cx="32" cy="47" r="3"/><circle cx="25" cy="54" r="3"/><circle cx="39" cy="54" r="3"/></svg>
-<div><h1>Domino</h1><p>The same model writes the same text, in fewer steps: a light drafter proposes a block of tokens, the model
-checks the whole block in one forward and keeps what it would have written itself.</p></div></div>
+<div><h1>Domino</h1><p>The same model writes the same text, in fewer steps: a light drafter proposes a tree of tokens, lookup adds what
+followed the same words before, and the model checks them all in one forward and keeps what it would have written itself.</p></div></div>
 """
 API = """
 ```python
@@ -42,7 +43,7 @@ for update in job:
 print(update["speedup"], update["domino"]["tau"], update["same_text"])
 ```
 `/compare` streams both answers with every figure of this page, `/stop` ends this client's run within a round, `/status` lists
-models and limits. Greedy unless `temperature` is set; `drafts=0` checks as many drafts as pay, `head=False` is DFlash.
+models and limits. Greedy unless `temperature` is set; `drafts=0` checks as many drafts a round as pay, `drafts=n` at most n, `head=False` is DFlash.
 """
 
 
@@ -72,7 +73,7 @@ def build(shelf: Shelf) -> gr.Blocks:
                     skip = gr.Button("Skip replay", size="sm", elem_id="skip")
             with gr.Tab("Insight", id="insight"):
                 insight = gr.HTML(NOTHING, elem_id="insight")
-                gr.HTML("<h2>One block, step by step</h2>")
+                gr.HTML("<h2>One round, step by step</h2>")
                 number = gr.Slider(label="Round to look at", step=1, elem_id="round", **NO_BLOCK)
                 table = gr.HTML(NOTHING, elem_id="block")
                 gr.HTML(f"<h2>Over whole tasks</h2>{results()}", elem_id="results")
@@ -136,16 +137,16 @@ def _settings(shelf: Shelf) -> list:
     with gr.Row():
         temperature = gr.Slider(0, 2, 0, step=0.1, label="Temperature", info="0 is greedy", elem_id="temperature")
         top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", info="for temperatures above 0")
-        seed = gr.Number(0, label="Seed", info="repeats an answer where the drafts per round are fixed", precision=0)
+        seed = gr.Number(0, label="Seed", info="of the random numbers, for temperatures above 0", precision=0)
     with gr.Row():
         tokens = gr.Slider(8, LIMITS.new_tokens, 128, step=8, label="New tokens", elem_id="tokens")
         drafts = gr.Slider(
             0,
-            16,
+            MOST,
             0,
             step=1,
             label="Drafts per round",
-            info="0: as many as pay; DFlash drafts whole blocks",
+            info="at most; 0: as many as pay; DFlash drafts whole blocks",
             elem_id="drafts",
         )
     head.input(lambda on: gr.update(interactive=on), head, drafts, queue=False, **QUIET)

@@ -41,8 +41,9 @@ def span(token: Token, drafted: bool) -> str:
     elif token.bonus:
         kind, hint = "bonus", f"round {token.round} · the target's own token"
     else:
-        chance = "" if token.chance is None else f" · draft probability {token.chance:.2f}"
-        kind, hint = "kept", f"round {token.round} · draft {token.place}, accepted{chance}"
+        chance = "" if token.chance is None else f" · chance of being kept {token.chance:.2f}"
+        kind, by = ("kept found", "found by lookup") if token.lookup else ("kept", "drafted")
+        hint = f"round {token.round} · token {token.place}, {by} and kept{chance}"
     attributes = f' class="t {kind}" title="{text(hint)}"' if drafted else ' class="t"'
     return f'<span{attributes} data-s="{token.seconds:.3f}" data-r="{token.round}">{text(token.text)}</span>'
 
@@ -59,9 +60,24 @@ def body(trace: Trace, drafted: bool) -> str:
 
 
 LEGEND = (
-    '<p class="legend"><span class="round odd"><span class="t kept">accepted drafts</span>'
-    '<span class="t bonus">bonus token</span></span><span>one round each; hover a token for its draft probability</span></p>'
+    '<p class="legend"><span class="round odd"><span class="t kept">drafted and kept</span></span>'
+    '<span class="round odd"><span class="t kept found">found by lookup and kept</span></span>'
+    '<span class="round odd"><span class="t bonus">the model\'s own</span></span>'
+    "<span>A round is a run of kept tokens and one of the model's own. Hover a token for its chance.</span></p>"
 )
+
+
+def legend(trace: Trace) -> str:
+    """What the colours mean, and how many tokens lookup found, where the loop tells it."""
+    if not trace.told:
+        return LEGEND
+    found, said = (
+        f'<b data-tile="{name}">{n}</b>' for name, n in (("found", trace.found_by_lookup), ("said", len(trace.tokens)))
+    )
+    return (
+        f'{LEGEND}<p class="legend lookup"><span>{found} of {said} tokens were found by lookup: they followed the same words earlier in '
+        "the prompt or the answer, and the drafter had not proposed them.</span></p>"
+    )
 
 
 def pane(trace: Trace, title: str, about: str, drafted: bool, live: bool, note: str, most: int) -> str:
@@ -79,7 +95,7 @@ def pane(trace: Trace, title: str, about: str, drafted: bool, live: bool, note: 
         f'<dl class="tiles">{tiles(trace)}</dl>'
         f'<div class="bar" aria-hidden="true"><i style="width:{share:.1f}%"></i></div>'
         f'<div class="words" dir="auto" tabindex="0" role="region" aria-label="{text(title)}: answer">{words}</div>'
-        f"{LEGEND if drafted else ''}</section>"
+        f"{legend(trace) if drafted else ''}</section>"
     )
 
 

@@ -5,11 +5,14 @@
 
   const read = (pane) => ({
     pane,
-    tokens: [...pane.querySelectorAll(".words .t")].map((node) => ({ node, s: +node.dataset.s, r: +node.dataset.r })),
+    tokens: [...pane.querySelectorAll(".words .t")].map((node) => (
+      { node, s: +node.dataset.s, r: +node.dataset.r, found: node.classList.contains("found") }
+    )),
     seconds: +pane.dataset.seconds,
     tiles: [...pane.querySelectorAll("[data-tile]")].map((node) => ({ node, text: node.textContent })),
     bar: pane.querySelector(".bar i"),
     shown: 0,
+    found: 0,
   });
 
   const figures = (part, now) => {
@@ -19,6 +22,8 @@
       rate: part.shown && at ? (part.shown / at).toFixed(1) : "–",
       seconds: `${at.toFixed(2)} s`,
       rounds: `${rounds}`,
+      found: `${part.found}`,
+      said: `${part.shown}`,
       tau: rounds ? ((part.shown - 1) / rounds).toFixed(2) : "–",
     };
     for (const { node } of part.tiles) node.textContent = values[node.dataset.tile];
@@ -39,7 +44,9 @@
     let going = false;
     for (const part of run.parts) {
       while (part.shown < part.tokens.length && part.tokens[part.shown].s <= now) {
-        part.tokens[part.shown++].node.classList.remove("later");
+        const { node, found } = part.tokens[part.shown++];
+        node.classList.remove("later");
+        part.found += found;
       }
       part.bar.style.width = `${(100 * part.shown) / run.most}%`;
       const over = now >= part.seconds;

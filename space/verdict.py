@@ -58,6 +58,7 @@ def _result(now: Comparison, dtype: str, device: str) -> str:
     words = (
         f"{plain.tokens_per_second:.1f} → {ours.tokens_per_second:.1f} tokens/s · {ours.rounds} rounds for {len(ours.tokens)} tokens, "
         f"plain needs {plain.rounds} for {len(plain.tokens)} · τ {ours.tau:.2f}"
+        + (f" · {ours.found_by_lookup} of {len(ours.tokens)} tokens found by lookup" if ours.told else "")
     )
     how = f"Measured one after the other on the {device} in {dtype}; the panes replay both at the pace they really had."
     return (

@@ -1,4 +1,4 @@
-"""The Space without a browser: requests, tickets, token texts, traces, one block, markup."""
+"""The Space without a browser: requests, tickets, token texts, traces, rounds, one block, markup."""
 
 import json
 import os
@@ -8,10 +8,14 @@ import time
 import pytest
 import torch
 from corpus import save_target
+from domino.drafting.proposal import LOOKUP, chain
 from domino.embedded.smollm2 import target_folder
 from domino.evaluation.answering import encode, run
 from domino.evaluation.methods import METHODS
 from domino.evaluation.settings import ModelSettings
+from domino.generation import engine
+from domino.generation.settings import MOST
+from domino.generation.statistics import Round
 from domino.space import ticket as tickets
 from domino.space.app import leave_a_core
 from domino.space.block import one_block
@@ -19,6 +23,7 @@ from domino.space.compare import Runner
 from domino.space.decode import Done, Step, measure, options
 from domino.space.limits import LIMITS, Ask, Refused
 from domino.space.markup import text
+from domino.space.observe import bonus, chance, said
 from domino.space.pairs import ANY_MODEL, Shelf
 from domino.space.panes import body, panes
 from domino.space.pieces import Pieces
@@ -46,6 +51,13 @@ def models(runner):
     return runner.shelf.loaded["tiny"]
 
 
+@pytest.fixture
+def forget():
+    """Trees follow what earlier calls taught the engine: it is forgotten at first, and where the test says so."""
+    engine._learnt.clear()
+    return engine._learnt.clear
+
+
 def last(runner, ask):
     *_, now = runner.compare(ask, runner.desk.issue("test"))
     return now
@@ -63,6 +75,7 @@ def last(runner, ask):
         ({"max_new_tokens": None}, "New tokens"),
         ({"max_new_tokens": LIMITS.new_tokens + 1}, "New tokens"),
         ({"drafts": True}, "Drafts"),
+        ({"drafts": MOST + 1}, f"Drafts per round must be a number from 0 to {MOST}"),
         ({"seed": 10**400}, "Seed"),
         ({"temperature": float("inf")}, "Temperature"),
         ({"prompt": "half \ud83d"}, "lone surrogate"),
@@ -105,11 +118,12 @@ def test_a_pair_that_cannot_be_loaded_is_said_and_can_be_tried_again(tmp_path):
 
 @pytest.mark.parametrize("head", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_figures_are_those_of_domino_eval(runner, models, head, temperature):
+def test_figures_are_those_of_domino_eval(runner, models, forget, head, temperature):
     """The same call by `answering.run`, which `domino eval` makes: tokens, rounds and drafts."""
     ask = Ask("w5 w6 w7", temperature, 0.9, seed=3, max_new_tokens=40, drafts=4 if head else 0, head=head)
     now = last(runner, ask)
     inputs = encode(models.tokenizer, ask.prompt, "cpu")
+    forget()
     for trace, method in ((now.plain, "plain"), (now.ours, "engine" if head else "dflash")):
         ids, call = run(models, METHODS[method], inputs, 3, **options(ask, method))
         assert [token.id for token in trace.tokens] == ids[0, inputs["input_ids"].shape[1] :].tolist()
@@ -128,26 +142,78 @@ def test_figures_are_those_of_domino_eval(runner, models, head, temperature):
         assert now.compared.same  # float32
 
 
-@pytest.mark.parametrize("drafts", [2, 5])
-def test_the_block_is_the_one_that_was_drafted(runner, drafts):
-    """Recomputed round by round: as many accepted, the same bonus token, and the chances seen while drafting."""
-    now = last(runner, Ask("w5 w6 w7", max_new_tokens=40, drafts=drafts))
-    seen = 0
-    for number, advanced in enumerate(now.ours.call.advanced[:-1], 1):
-        before = [token.id for token in now.ours.tokens if token.round < number]
-        drafted = now.ours.call.drafted[number - 1]
-        block = one_block(runner.shelf.loaded["tiny"], now.prompt_ids + before, drafted)
-        assert len(block.places) == drafted
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafts", [2, 9])
+def test_the_rounds_are_those_of_the_run(runner, models, forget, drafts, temperature):
+    """Every token is on its round's path or the target's own; chances and lookup's share are the tree's."""
+    now = last(runner, Ask("w5 w6 w7", temperature, max_new_tokens=40, drafts=drafts))
+    found, told = now.figures()["domino"], now.ours.told
+    assert len(told) == now.ours.rounds
+    assert [len(one.tree) for one in told] == found["drafted"]
+    assert max(found["drafted"]) == drafts
+    assert found["lookup"] == models.draft.statistics.lookup
+    assert found["found_by_lookup"] == sum(found["lookup"]) == sum(token.lookup for token in now.ours.tokens)
+    for number, one in enumerate(told, 1):
         these = [token for token in now.ours.tokens if token.round == number]
-        assert block.accepted == advanced - 1
-        assert block.anchor == (now.prompt_ids + before)[-1]
-        assert block.bonus.id == these[-1].id
-        assert these[-1].chance is None
-        for place, token in zip(block.places, these[:-1], strict=False):
-            assert place.corrected.id == token.id
-            assert token.chance == pytest.approx(place.corrected.chance, abs=1e-4)
-            seen += 1
-    assert seen > 0
+        tree = one.tree
+        assert [token.id for token in these] == one.tokens
+        assert [token.id for token in these[: len(one.path)]] == [tree.tokens[node] for node in one.path]
+        assert [token.bonus for token in these] == [False] * len(one.path) + [True] * (len(these) - len(one.path))
+        assert len(one.path) >= len(these) - 1
+        assert found["depths"][number - 1] == max(tree.depths(), default=0)
+        above = 1.0
+        for token, node in zip(these, one.path, strict=False):
+            assert 0 < token.chance <= 1
+            assert above * token.chance == pytest.approx(tree.reach[node])
+            assert token.lookup == (tree.source[node] == LOOKUP)
+            above = tree.reach[node]
+        assert all(token.chance is None and not token.lookup for token in these if token.bonus)
+    if temperature == 0 and drafts == 9:
+        assert found["found_by_lookup"] > 0
+    assert now.plain.told == []
+    assert now.plain.figures()["found_by_lookup"] == 0
+
+
+def test_what_nobody_estimated_has_no_chance():
+    """A chain of one launch on a GPU tells no probabilities, and what hangs on it has none either."""
+    tree = chain([5, 6], [1.0, 1.0], [-1, -1], drawn=False)
+    lower = tree.add(7, 0, 0.2, LOOKUP, 3)
+    other = tree.add(8, -1, 0.3, LOOKUP, 3)
+    assert [chance(tree, node) for node in (0, 1, lower)] == [None] * 3
+    assert chance(tree, other) == 0.3
+
+
+def test_an_answer_may_end_within_what_was_kept():
+    tree = chain([5, 2], [0.5, 0.25], [0, 0], drawn=False)
+    whole = Round(tree, [0, 1], [5, 2, 9])
+    assert bonus(whole) == 9
+    assert bonus(said(whole, 2)) is None
+    assert said(whole, 1) == Round(tree, [0], [5])
+    trace = Trace("engine", Pieces(AutoTokenizer.from_pretrained(target_folder())))
+    trace.add(Step("engine", 0.1, [4]))
+    trace.add(Step("engine", 0.2, [5, 2], said(whole, 2)))
+    assert [token.bonus for token in trace.tokens] == [True, False, False]
+
+
+def test_the_block_is_the_one_that_the_engine_drafts(models, forget):
+    """Computed again at each round of a run without branches and lookup: the same drafts, as many kept, the same bonus token."""
+    inputs, rounds = encode(models.tokenizer, "w5 w6 w7", "cpu"), []
+    deepest = models.draft.config.num_drafts
+    options = {"do_sample": False, "max_new_tokens": 40, "shape": "chain", "lookup": False, "budget": deepest}
+    ids, _ = run(models, METHODS["engine"], inputs, 0, **options, on_round=lambda row, one: rounds.append(one))
+    end, kept = inputs["input_ids"].shape[1] + 1, 0
+    for one in rounds:
+        block = one_block(models, ids[0, :end].tolist())
+        assert block.anchor == ids[0, end - 1]
+        drafts = [place.corrected.id for place in block.places]
+        assert len(drafts) == deepest
+        assert drafts[: len(one.tree)] == one.tree.tokens  # a round has less room near the end
+        if len(one.tree) == deepest:
+            assert (block.accepted, block.bonus.id) == (len(one.path), one.tokens[-1])
+        assert all(0 < choice.chance <= 1 for p in block.places for choice in (p.base, p.corrected, p.target))
+        assert [place.corrects for place in block.places] == [n >= 1 for n in range(deepest)]
+        end, kept = end + len(one.tokens), kept + len(one.path)
+    assert kept > 0
 
 
 def test_an_answer_of_one_token_is_an_answer(runner):
@@ -192,14 +258,17 @@ def test_nobody_reading_ends_the_generation(runner, models, head):
             break
     events.close()
     assert not ticket.valid
-    assert "rollout" not in vars(models.draft)  # what was watched is as before
     assert not models.target._forward_hooks
 
 
 @pytest.mark.parametrize("head", [True, False])
-def test_a_seed_repeats_an_answer(runner, head):
-    """With drafts fixed; their number otherwise follows the clock."""
-    first, again, other = (last(runner, Ask("w5 w6 w7", 1.0, 0.9, seed, 40, 3, head)).figures() for seed in (3, 3, 4))
+def test_a_seed_repeats_an_answer(runner, forget, head):
+    """With drafts fixed and nothing learnt in between; trees otherwise follow the clock and earlier answers."""
+    answers = []
+    for seed in (3, 3, 4):
+        forget()
+        answers.append(last(runner, Ask("w5 w6 w7", 1.0, 0.9, seed, 40, 3, head)).figures())
+    first, again, other = answers
     for name in ("plain", "domino"):
         assert first[name]["token_ids"] == again[name]["token_ids"] != other[name]["token_ids"]
 
@@ -306,7 +375,24 @@ def test_text_stays_text():
     markup = body(trace, True)
     assert "<script" not in markup
     assert "<img" not in markup
-    assert "draft probability 0.50" in markup
+    assert "drafted and kept · chance of being kept 0.50" in markup
+    assert 'class="t kept"' in markup
+    trace.tokens = [Token(3, "<b>", 0.3, 1, 2, False, None, lookup=True)]
+    markup = body(trace, True)
+    assert 'class="t kept found" title="round 1 · token 2, found by lookup and kept"' in markup
+    assert "&lt;b&gt;" in markup
+
+
+def test_lookup_is_told_in_words(runner, forget):
+    now = last(runner, Ask("w5 w6 w7", max_new_tokens=40, drafts=9))
+    found, (_, ours) = now.ours.found_by_lookup, panes(now)
+    assert found > 0
+    assert ours.count('class="t kept found"') == found + 1  # and the legend's
+    assert f'<b data-tile="found">{found}</b> of <b data-tile="said">40</b> tokens were found by lookup' in ours
+    assert f"{found} of 40 tokens found by lookup" in verdict(now, "float32", "CPU")
+    off = last(runner, Ask("w5 w6 w7", max_new_tokens=8, head=False))
+    assert "tokens were found by lookup" not in panes(off)[1]
+    assert "found by lookup" not in verdict(off, "float32", "CPU")
 
 
 def test_results_are_those_of_the_page():

@@ -78,6 +78,10 @@ class TestInTheBrowser:
         page.locator(".pane.ours .t[data-s]").first.hover()
         page.get_by_role("tab", name="Insight").click()
         page.wait_for_selector(".steps")
+        nodes = page.locator("#block .tree .node code")
+        assert nodes.count() > 2
+        assert any("<" in said or "](" in said for said in nodes.all_inner_texts())
+        page.locator("#block .tree .node").last.hover()
         assert page.evaluate("typeof window.hacked") == "undefined"
         assert (
             page.locator("#panes script, #panes img, #panes h1, #panes a, #block script, #block img, #block a").count()

@@ -8,6 +8,7 @@ import pytest
 from domino.evaluation.answering import encode, run
 from domino.evaluation.methods import METHODS
 from domino.evaluation.settings import ModelSettings
+from domino.space.examples import EXAMPLES
 from domino.space.limits import LIMITS
 from gradio_client.exceptions import AppError
 from spacesite import Site, Visit, in_browser
@@ -16,6 +17,30 @@ from spacesite import Site, Visit, in_browser
 pytestmark = pytest.mark.flaky(reruns=2)
 
 MATHS = "How many primes are there below 50?"
+
+
+# Of an element's text and ground, as WCAG defines it; grounds here are opaque.
+CONTRAST = """part => {
+  const found = getComputedStyle(document.querySelector(part));
+  const light = colour => {
+    const [r, g, b] = colour.match(/\\d+/g).slice(0, 3).map(n => n / 255).map(
+      c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const [low, high] = [light(found.color), light(found.backgroundColor)].sort((a, b) => a - b);
+  return (high + .05) / (low + .05);
+}"""
+
+
+def colour(page, part: str) -> str:
+    """The ground of the first such element."""
+    return page.locator(part).first.evaluate("node => getComputedStyle(node).backgroundColor")
+
+
+def shown(page, number: int) -> list[str]:
+    """The tokens of a round in the pane, as the tree writes them."""
+    words = page.locator(f".pane.ours .t[data-r='{number}']").all_text_contents()
+    return [word.replace("\n", "⏎").replace(" ", "␣") for word in words]
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +66,30 @@ def expected(site, prompt: str, max_new_tokens: int, method: str = "plain", **op
 
 
 def test_the_api_streams_what_domino_eval_measures(site):
+    site.forget()
     job = site.client().submit(MATHS, max_new_tokens=32, drafts=8, api_name="/compare")
     updates = list(job)
     assert len({update["plain"]["tokens"] for update in updates}) > 3
     assert len({update["domino"]["tokens"] for update in updates}) > 3
     found = updates[-1]
     assert found["phase"] == "done"
-    for name, method, options in (("plain", "plain", {}), ("domino", "engine", {"verify_length": 8})):
+    site.forget()
+    for name, method, options in (("plain", "plain", {}), ("domino", "engine", {"budget": 8})):
         text, call = expected(site, MATHS, 32, method, **options)
         assert found[name]["text"] == text
         assert (found[name]["advanced"], found[name]["drafted"]) == (call.advanced, call.drafted)
         # timings of a busy test machine: the same within a factor, the definitions are compared exactly in test_space.py
         assert found[name]["tokens_per_second"] == pytest.approx(call.new_tokens / call.seconds, rel=0.6)
+    assert found["domino"]["lookup"] == site.models.draft.statistics.lookup
+
+
+def test_the_api_tells_what_lookup_found(site):
+    found = site.client().predict(EXAMPLES["Edit · grammar"], max_new_tokens=32, drafts=8, api_name="/compare")
+    ours = found["domino"]
+    assert 0 < ours["found_by_lookup"] == sum(ours["lookup"]) < ours["tokens"]
+    assert len(ours["lookup"]) == len(ours["depths"]) == ours["rounds"]
+    assert max(ours["drafted"]) == 8
+    assert found["plain"]["found_by_lookup"] == 0
 
 
 def test_ten_jobs_in_line_get_their_own_answers(site):
@@ -109,6 +146,7 @@ class TestInTheBrowser:
         page = visit.page
         page.get_by_text("Code · palindrome").click()
         visit.settings(tokens=32, drafts=8)
+        site.forget()
         visit.run()
         seen = {"plain": set(), "ours": set()}
         while not page.locator(".verdict.result").count():
@@ -119,6 +157,7 @@ class TestInTheBrowser:
         assert len(seen["ours"]) > 3
         visit.result()
         prompt = page.locator("#prompt textarea").input_value()
+        site.forget()
         again = site.client().predict(prompt, max_new_tokens=32, drafts=8, api_name="/compare")
         assert visit.tile("ours", "rounds") == str(again["domino"]["rounds"])
         assert visit.tile("ours", "tau") == f"{again['domino']['tau']:.2f}"
@@ -130,7 +169,8 @@ class TestInTheBrowser:
         assert f"{shown:.2f}×" in page.inner_text("#verdict")
         kept = page.locator(".pane.ours .kept[data-s]")
         assert kept.count() == sum(n - 1 for n in again["domino"]["advanced"])
-        assert "draft probability" in kept.first.get_attribute("title")
+        assert "chance of being kept" in kept.first.get_attribute("title")
+        assert page.locator(".pane.ours .found[data-s]").count() == again["domino"]["found_by_lookup"]
         assert visit.outside == []
         assert visit.complaints == []
 
@@ -152,8 +192,32 @@ class TestInTheBrowser:
         assert page.locator(".later").count() == 0
         assert visit.tile("plain", "rate") == rate
 
+    def test_lookup_has_its_colour_and_count_also_in_the_replay(self, visit):
+        page = visit.page
+        page.get_by_text("Edit · grammar").click()
+        visit.settings(tokens=32, drafts=8)
+        visit.run()
+        visit.result()
+        found = page.locator(".pane.ours .words .found")
+        count, said = found.count(), page.locator(".pane.ours .words .t").count()
+        assert count > 0
+        words = f"{count} of {said} tokens were found by lookup"
+        assert words in page.inner_text(".pane.ours")
+        assert f"{count} of {said} tokens found by lookup" in page.inner_text("#verdict")
+        colours = {kind: colour(page, f".pane.ours .legend .{kind}") for kind in ("kept:not(.found)", "found", "bonus")}
+        assert len(set(colours.values())) == 3
+        assert colour(page, ".pane.ours .words .found") == colours["found"]
+        page.locator("#replay").click()
+        page.wait_for_selector("body.replaying")
+        assert int(visit.tile("ours", "found")) < count
+        assert int(visit.tile("ours", "said")) < said
+        page.locator("#skip").click()
+        assert words in page.inner_text(".pane.ours")
+        assert visit.complaints == []
+
     def test_insight_explains_the_run(self, visit):
         page = visit.page
+        page.get_by_text("Edit · grammar").click()
         visit.settings(tokens=32, drafts=8)
         visit.run()
         visit.result()
@@ -163,11 +227,20 @@ class TestInTheBrowser:
         assert page.locator("#results tr.domino").count() >= 5
         counts = [int(b) for b in page.locator(".bars").nth(1).locator("b").all_inner_texts()]
         assert sum(counts) == rounds
-        before = page.inner_text("#block")
         field = page.locator("#round input[type=number]")
-        field.fill(str(rounds))
-        field.press("Enter")
-        page.wait_for_function("before => document.querySelector('#block').innerText != before", arg=before)
+        first = int(field.input_value())
+        for number in (first, *(n for n in range(1, rounds + 1) if n != first)):
+            field.fill(str(number))
+            field.press("Enter")
+            page.wait_for_selector(f"#block :text('Round {number}: the tree')")
+            tree = page.locator("#block .tree")
+            kept = tree.locator(".node.kept, .node.bonus")
+            assert kept.locator("code").all_inner_texts() == shown(page, number)
+            assert tree.locator(".node.anchor").count() == 1
+            put = tree.locator(".node.kept, .node.missed").count()
+            assert f"{put} token" in page.inner_text("#block .round-tree p") or put == 0
+            if number == first:
+                assert tree.locator("ul > li + li").count() > 0  # it has branches
         assert visit.complaints == []
 
     def test_without_the_head_it_is_dflash(self, visit):
@@ -181,6 +254,8 @@ class TestInTheBrowser:
         page.get_by_role("tab", name="Insight").click()
         page.wait_for_selector(".steps")
         assert "had the head off" in page.inner_text("#block")
+        assert "tells of no trees" in page.inner_text("#block")
+        assert page.locator("#block .tree").count() == 0
         page.get_by_role("tab", name="Compare").click()
         page.locator("#head input").check()
         page.wait_for_function("!document.querySelector('#drafts input[type=number]').disabled")
@@ -309,7 +384,7 @@ class TestInTheBrowser:
         folder = Path(os.environ.get("DOMINO_SCREENSHOTS", tmp_path))
         visit = Visit(chromium, site.url, query, viewport={"width": width, "height": 900})
         page = visit.page
-        page.get_by_text("Code · palindrome").click()
+        page.get_by_text("Edit · grammar").click()
         if "DOMINO_SCREENSHOTS" not in os.environ:
             visit.settings(tokens=16)
         visit.run()
@@ -318,8 +393,11 @@ class TestInTheBrowser:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.get_by_role("tab", name="Insight").click()
         page.wait_for_selector(".steps")
+        page.wait_for_selector(".tree")
         page.screenshot(path=folder / f"space-{name}-insight.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for part in (".legend .kept:not(.found)", ".legend .found", ".legend .bonus", ".tree .kept", ".tree .bonus"):
+            assert page.evaluate(CONTRAST, part) >= 4.5, part
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(245, 247, 250)"
         assert dark == (name == "dark")
         visit.close()

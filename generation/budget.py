@@ -14,6 +14,9 @@ SIZES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # of tree
 FIRST = (24, 0, 8)  # nodes of all rows together, measured before anything is decided
 MEASURED = 2  # times of each; the very first of a size, of allocations and first calls, does not count
 ASKED = 6  # rounds of each, at most: a text may be near its end, a drafter sure of fewer nodes
+STALE = (
+    64  # rounds without a large tree after which one is measured anew: a size that noise made slow is not slow for ever
+)
 FADE = 0.97  # weight that is left of a size's times after the next round
 RETRY = 16  # rounds without the drafter after which it is tried again
 NEWEST = 0.15  # weight of the last round in what drafting brings
@@ -24,7 +27,7 @@ class Costs:
     """Seconds of a verification by its number of nodes, for one number of rows.
 
     Times are averaged by size, old ones fade, and no larger tree is taken to be faster than a smaller one: where measurements say so,
-    neighbours share their average, by weight (isotonic regression). So a size that noise made slow is not slow for ever.
+    neighbours share their average, by weight (isotonic regression).
 
     Worked example: 0 nodes 30 ms, 8 nodes 40 ms, 16 nodes 36 ms, equally often: 8 and 16 are taken to need 38 ms, 4 nodes 34.
     """
@@ -34,10 +37,15 @@ class Costs:
     mean: dict[int, float] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
+    rounds: int = 0
+    fresh: int = 0  # the last round that said something of large trees
 
     def saw(self, nodes: int, seconds: float) -> None:
         size = SIZES[bisect_left(SIZES, min(nodes, SIZES[-1]))]
         self.seen[size] = self.seen.get(size, 0) + 1
+        self.rounds += 1
+        if 2 * nodes * self.rows >= FIRST[0]:
+            self.fresh = self.rounds
         if self.seen[size] == 1:
             return
         for known in self.weight:
@@ -53,9 +61,14 @@ class Costs:
         """Nodes of a round that is needed to know what things cost; None: it is known."""
         wanted = [min(-(-nodes // self.rows), most) for nodes in FIRST]
         seen = [self.seen.get(SIZES[bisect_left(SIZES, n)], 0) for n in wanted]
-        return next(
-            (n for n, s in zip(wanted, seen, strict=True) if s <= MEASURED and self.asked.get(n, 0) < ASKED), None
-        )
+        pairs = zip(wanted, seen, strict=True)
+        first = next((n for n, s in pairs if s <= MEASURED and self.asked.get(n, 0) < ASKED), None)
+        return wanted[0] if first is None and self.rounds - self.fresh >= STALE else first
+
+    def ask(self, nodes: int) -> None:
+        """A round is made that large to see what it costs, or as large as the drafter can."""
+        self.asked[nodes] = self.asked.get(nodes, 0) + 1
+        self.fresh = self.rounds
 
     def line(self) -> list[tuple[int, float]]:
         """Known sizes and their seconds, which rise."""

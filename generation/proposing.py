@@ -36,6 +36,7 @@ class Proposer:
         self.memory.hold(settings.lookup_memory)
         self.lookups: dict[int, Lookup] = {}
         self.candidates: list[Tree] = []
+        self.probes = False  # whether this round is made to see what it costs
 
     @property
     def calibration(self) -> Calibration:
@@ -66,8 +67,9 @@ class Proposer:
         """Nodes allowed, whether the drafter is asked, and the reach below which its nodes are not worth making."""
         costs = self.budget.costs
         probe = costs.unknown(self.most)
+        self.probes = probe is not None
         if probe is not None:
-            costs.asked[probe] = costs.asked.get(probe, 0) + 1
+            costs.ask(probe)
             return probe, probe > 0, LEAST
         without = self.budget.choose(_falling(self.candidates), 0.0, self.most)
         if not self.budget.drafts_now(without):
@@ -110,7 +112,7 @@ class Proposer:
 
     def _size(self, reaches: list[list[float]], spent: float, most: int) -> int:
         """Nodes a row that are verified."""
-        if not self.auto or self.budget.costs.unknown(self.most) is not None:
+        if not self.auto or self.probes:
             return most
         choice: Choice = self.budget.choose(reaches, spent, most)
         self.budget.drafted(choice)

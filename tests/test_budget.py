@@ -9,7 +9,7 @@ import torch
 from domino import generate
 from domino.generation import budget as module
 from domino.generation import engine, proposing
-from domino.generation.budget import ASKED, FADE, FIRST, MEASURED, NEWEST, RETRY, SIZES, Budget, Choice, Costs
+from domino.generation.budget import ASKED, FADE, FIRST, MEASURED, NEWEST, RETRY, SIZES, STALE, Budget, Choice, Costs
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import OracleSession, both, oracle
@@ -219,17 +219,21 @@ LONG = {"max_new_tokens": 120, "eos_token_id": None}
 
 
 def test_wrong_drafts_end_in_plain_decoding_and_are_tried_again(target, clock):
-    """After the measurements rounds have no nodes; after RETRY of them the drafter is asked, and one node at most is tried."""
+    """After the measurements rounds have no nodes; after RETRY of them the drafter is asked, and one node at most is tried.
+
+    A large tree is verified after STALE rounds without one.
+    """
     times = clock(lambda width: 1.0 + 0.1 * width, 0.5)
     text, ours = both(target, oracle("wrong", learns=True), PROMPT, ONES, LONG, lookup=False)
     assert torch.equal(ours, text)
     tried = [place for place, asked in enumerate(times.asked) if asked]
     assert len(times.asked) > 100
-    late = [place for place in tried if place > 60]
-    assert all(b - a == RETRY + 1 for a, b in zip(late, late[1:], strict=False))
-    assert late
+    late = [place for place in tried if place > 30]
+    large = [place for place in late if times.widths[place] > 1]
+    assert 1 <= len(large) <= 2
+    assert all(b - a == RETRY + 1 for a, b in zip(late, late[1:], strict=False) if not {a, b} & set(large))
+    assert len(late) > 3
     assert not any(width for width, asked in zip(times.widths, times.asked, strict=True) if not asked)
-    assert max(times.widths[60:]) <= 1
 
 
 def test_right_drafts_that_are_cheap_are_all_verified(target, clock):
@@ -284,9 +288,10 @@ def test_what_was_learnt_outlives_the_call(target):
     generate(target, draft, PROMPT, **options)
     known = engine.learnt(draft, target, False, False, "auto", True, False, True)
     assert known.budget(1).costs.unknown(32) is None
-    asked = dict(known.budget(1).costs.asked)
+    costs = known.budget(1).costs
+    asked = dict(costs.asked)
     generate(target, draft, PROMPT, **options)
-    assert known.budget(1).costs.asked == asked
+    assert sum(costs.asked.values()) - sum(asked.values()) <= costs.rounds // STALE
     assert known.budget(2).costs.unknown(32) == FIRST[0] // 2
     assert known.budget(5) is known.budget(8)
 

@@ -219,7 +219,8 @@ def with_replacement(head, q, most):
 
 def the_likeliest(head, q, most):
     """Biased: nodes that were chosen are returned as drawn, and so tested with p / q."""
-    return q.topk(most, dim=-1).indices
+    best = q.topk(min(most, q.shape[-1]), dim=-1).indices
+    return torch.nn.functional.pad(best, (0, most - best.shape[-1]), value=-1)
 
 
 @pytest.mark.parametrize("rule", ["traversal", "recursive"])

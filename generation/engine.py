@@ -138,7 +138,10 @@ class Call:
         self.rule = RULES[self.settings.accept if draws else "walk"]
         # what a chain brings says nothing of what a tree would
         kind = self.samples, draws, self.settings.shape, self.settings.lookup, self.settings.compile, self.settings.pack
-        self.learnt = learnt(engine.draft, engine.target, *kind)
+        kept = learnt(engine.draft, engine.target, *kind)
+        # what earlier calls taught would bend the draws: with a fixed budget a seed repeats a text
+        repeats = self.samples and self.settings.budget != "auto"
+        self.learnt = Learnt(memory=kept.memory) if repeats else kept
         self._open(engine, generation_config)
         plan = plan_for(processing.processors, self.target.target.get_input_embeddings(), draws)
         process = self._process if processing.processors else None

@@ -239,6 +239,17 @@ def test_lookups_nodes_tested_as_if_drawn_are_caught(target, draft, monkeypatch)
     assert max(distances(target, draft, 1000, 2, shape="chain")) > 1.3
 
 
+def test_a_seed_repeats_a_text(target, draft):
+    """With a fixed budget, whatever calls between taught the engine."""
+    options = {"do_sample": True, "max_new_tokens": 30, "budget": 5, "eos_token_id": None}
+    texts = []
+    for seed in (0, 1, 0):
+        torch.manual_seed(seed)
+        texts.append(generate(target, draft, PROMPTS[0][None], **options))
+    assert torch.equal(texts[0], texts[2])
+    assert not torch.equal(texts[0], texts[1])
+
+
 def test_whether_nodes_are_drawn():
     """By temperature, unless it is said; greedy decoding and the walk draw nothing."""
 

@@ -43,7 +43,9 @@ def test_the_first_guess_is_the_drafters_own_probability():
     chances, cells = Calibration().chosen(p)
     assert chances.flatten().tolist() == pytest.approx([0.9, 0.5, 0.1, 0.98, 0.0025, 0.0025], abs=0.09)
     assert cells.flatten()[-3:].tolist() == [BINS - 1, 0, 0]
-    assert Calibration().sampled(0, 0.5)[0] == pytest.approx(0.5, abs=0.09)
+    assert Calibration().sampled(0, 0.5)[0] == pytest.approx(
+        0.25 + 0.75 * 0.5, abs=0.09
+    )  # a draw is kept more often than that
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

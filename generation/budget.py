@@ -48,7 +48,7 @@ class Costs:
             self.fresh = self.rounds
         if self.seen[size] == 1:
             return
-        for known in self.weight:
+        for known in list(self.weight):  # calls in other threads may add sizes
             self.weight[known] *= FADE
         before = self.weight.get(size, 0.0)
         # a process that was put aside for a moment says nothing of the work

@@ -9,21 +9,19 @@ from transformers.generation import (
     LogitNormalization,
     LogitsProcessorList,
     MinPLogitsWarper,
-    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
 )
 
-# These look at the logits alone, so all rows and places go through them together.
+# These look at the logits alone, whatever tokens they are of: all rows and places go through them together, and a pool's alone.
 BLIND = (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
     InfNanRemoveLogitsProcessor,
     LogitNormalization,
     MinPLogitsWarper,
-    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,

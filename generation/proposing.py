@@ -30,7 +30,9 @@ class Proposer:
         self.least = LEAST if self.auto else 0.0  # a fixed budget is spent
         tree = settings.shape == "tree" or settings.shape == "auto" and call.target.device.type == "cpu"
         self.chain = not tree or call.graphs is not None
-        self.looks = settings.lookup and call.graphs is None and self.most > 0
+        # its branches make trees, which never ran elsewhere
+        branches = call.target.device.type == "cpu" or settings.shape == "tree"
+        self.looks = settings.lookup and branches and call.graphs is None and self.most > 0
         self.drafter = self.most > 0  # whether it is ever asked
         self.memory = call.learnt.memory
         self.memory.hold(settings.lookup_memory)

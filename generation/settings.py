@@ -22,7 +22,7 @@ class EngineSettings:
         budget: nodes of a round's tree, or "auto" for as many as pay (`budget.py`); 0 decodes without drafts. `num_assistant_tokens`
             bounds either where it is not transformers' default, 20.
         shape: what the drafter proposes, "tree" or "chain"; "auto" is a tree on a CPU and a chain elsewhere, where trees never ran.
-        lookup: whether what followed the last tokens earlier in the text is drafted, too.
+        lookup: whether what followed the last tokens earlier in the text is drafted, too; off a CPU only with shape="tree".
         lookup_memory: tokens of earlier answers with this drafter that are searched as well; they stay in memory.
         draws: with sampling, whether the drafter's nodes are "sampled" from its q or "chosen", the likeliest; "auto" goes by temperature.
         accept: rule for sampled nodes, see `accept.RULES`; greedy decoding has but one.

@@ -7,7 +7,10 @@ from .. drafting.proposal import LOOKUP, Tree  # fmt: skip  # isort: skip
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of the engine put to the target for a row, the nodes that were kept, and the tokens said, the last its own."""
+    """What one round of the engine put to the target for a row, the nodes that were kept, and their tokens with the target's own behind.
+
+    Where the text ends within them, the rest is not said.
+    """
 
     tree: Tree
     path: list[int]

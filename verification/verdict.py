@@ -120,6 +120,8 @@ def _follow(verdict: Verdict, law: Tensor, support: Tensor, flips: random.Random
     """A token of the verdict's law: on the support by its weights, outside as the target's `law` [V] there."""
     inside = float(verdict.weights.sum())
     if flips.random() * (inside + float(verdict.outside)) < inside:
-        return int(support[flips.choices(range(len(support)), verdict.weights.tolist())[0]])
+        reached = np.cumsum(verdict.weights)
+        place = np.searchsorted(reached, flips.random() * reached[-1], side="right")
+        return int(support[min(int(place), len(support) - 1)])
     outside = law.index_fill(0, support, 0.0)
     return int(torch.multinomial(outside if bool(outside.sum() > 0) else law, 1))

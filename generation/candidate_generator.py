@@ -125,7 +125,6 @@ class DominoCandidateGenerator(CandidateGenerator):
         """Record a round: `drafted` is one ahead of `accepted` exactly when a round was put to the target."""
         if len(self.statistics.drafted) > len(self.statistics.accepted):
             self.statistics.accepted.append(int(num_matches))
-            self.statistics.lookup.append(0)
 
     def _features(self, outputs, input_ids: Tensor, model_kwargs: dict, kept: int | None) -> tuple[Tensor, Tensor]:
         """Features [1, n, F * hidden] of the newly verified tokens and their positions [1, n], padding left out.

@@ -29,7 +29,7 @@ class DraftStatistics:
     Attributes:
         accepted: accepted drafts of each round.
         drafted: drafts put to the target in each round; fewer than a block near the length limit or an end token.
-        lookup: of the accepted drafts of each round, those that only lookup had found.
+        lookup: of the accepted drafts of each round, those that only lookup had found; empty where there is no lookup.
     """
 
     accepted: list[int] = field(default_factory=list)

@@ -121,7 +121,8 @@ def named(how: dict) -> str:
 
 @pytest.mark.parametrize("how", COMBINATIONS, ids=named)
 def test_joint_distribution(target, draft, how):
-    assert max(distances(target, draft, 1000, 2, **how)) < 1
+    # with a pool smaller than the vocabulary the drafter leaves something to lookup
+    assert max(distances(target, draft, 1000, 2, candidate_pool=4, **how)) < 1
     counts = draft.statistics
     assert 0 < sum(counts.accepted) < sum(counts.drafted)
     assert bool(sum(counts.lookup)) == how["lookup"]

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 DRAFTER, LOOKUP = 0, 1  # sources of nodes
-SOURCES = ("drafter", "lookup")
 
 
 @dataclass

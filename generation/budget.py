@@ -14,9 +14,8 @@ SIZES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # of tree
 FIRST = (24, 0, 8)  # nodes of all rows together, measured before anything is decided
 MEASURED = 2  # times of each; the very first of a size, of allocations and first calls, does not count
 ASKED = 6  # rounds of each, at most: a text may be near its end, a drafter sure of fewer nodes
-STALE = (
-    64  # rounds without a large tree after which one is measured anew: a size that noise made slow is not slow for ever
-)
+# rounds without a large tree after which one is measured anew: a size that noise made slow is not slow for ever
+STALE = 64
 FADE = 0.97  # weight that is left of a size's times after the next round
 RETRY = 16  # rounds without the drafter after which it is tried again
 NEWEST = 0.15  # weight of the last round in what drafting brings

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from biased import always_keep_the_first
 from domino import generate
 from domino.drafting import domino as drafting
 from domino.drafting import sampled as drawing
@@ -170,15 +171,6 @@ def test_sizes_chosen_by_what_is_known_before_the_draw(target, draft, rule, monk
 
     assert max(distances(target, draft, 5, 120, budget="auto", shape="auto", accept=rule, on_round=on_round)) < 1
     assert len(widths) > 3
-
-
-def always_keep_the_first(tables, flip):
-    """Biased: one node is kept unseen, where there is one."""
-    found = accept.traversal(tables, flip)
-    if found.path or not tables.children[0]:
-        return found
-    node = tables.children[0][0]
-    return accept.Verdict([node], tables.p[node + 1], tables.rest[node + 1])
 
 
 def residual_of_nothing(tables, flip):

@@ -8,6 +8,7 @@ import weakref
 import pytest
 import replay
 import torch
+from biased import always_keep_the_first
 from domino import generate
 from domino.acceleration.graphs import Graphs
 from domino.drafting.fused_chain import Plan, fused_rollout
@@ -204,14 +205,7 @@ def test_sampled_text_has_the_law_of_the_target(small, recorded, monkeypatch):
     assert (late_law(target, 1000, 3, **how) - plain).abs().sum() / 2 < limit
     assert recorded["replayed"] > 2 * recorded["recorded"] > 0
 
-    def keep_the_first(tables, flip):
-        found = accept.traversal(tables, flip)
-        if found.path or not tables.children[0]:
-            return found
-        node = tables.children[0][0]
-        return accept.Verdict([node], tables.p[node + 1], tables.rest[node + 1])
-
-    monkeypatch.setitem(accept.RULES, "traversal", keep_the_first)
+    monkeypatch.setitem(accept.RULES, "traversal", always_keep_the_first)
     assert (late_law(target, 1000, 3, **how) - plain).abs().sum() / 2 > 2 * limit
 
 

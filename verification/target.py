@@ -1,5 +1,7 @@
 """The target's side of the engine: prefill and verify over rows of different lengths."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -112,13 +114,13 @@ class RowTarget:
         def masked(window: int | None) -> Tensor:
             return self._ready(tree_mask(lengths, ancestors, depths, self.device, window))
 
-        if self.window is None:
-            masks = masked(None)
-        elif self.mixed:
-            masks = {"full_attention": masked(None), "sliding_attention": masked(self.window)}
-        else:
-            masks = masked(self.window)
-        return positions.clamp(max=self.longest - 1), masks
+        return positions.clamp(max=self.longest - 1), self._of_each_kind(masked)
+
+    def _of_each_kind(self, masked: Callable[[int | None], Tensor]):
+        """One mask for all layers, or one for each kind; `masked` makes that of a window, None is full attention."""
+        if not self.mixed:
+            return masked(self.window)
+        return {"full_attention": masked(None), "sliding_attention": masked(self.window)}
 
     def _forward(self, run, ids: Tensor, positions: Tensor, masks, logits_to_keep=0) -> tuple[Tensor, Tensor]:
         out = run(
@@ -151,11 +153,11 @@ class RowTarget:
         if alike and self.window is None and tokens <= FEW:
             return self._ready(self.tail.mask(self.cache.lengths[0], tokens)).expand(rows, -1, -1, -1)
         at = positions[:1] if alike else positions  # rows alike share one mask
-        full = self._ready(causal_mask(at, self.cache.visible)).expand(rows, -1, -1, -1)
-        if self.window is None:
-            return full
-        sliding = self._ready(causal_mask(at, self.cache.visible, self.window)).expand(rows, -1, -1, -1)
-        return {"full_attention": full, "sliding_attention": sliding} if self.mixed else sliding
+
+        def masked(window: int | None) -> Tensor:
+            return self._ready(causal_mask(at, self.cache.visible, window)).expand(rows, -1, -1, -1)
+
+        return self._of_each_kind(masked)
 
     def _ready(self, mask: Tensor) -> Tensor:
         if self.config._attn_implementation != "eager":

@@ -1,13 +1,14 @@
 """Tensors that something was made of: whether they are still the same, without reading them whole."""
 
 from collections.abc import Sequence
-from operator import is_
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor
 
 PLACES = 8  # of a tensor that are looked at, spread evenly from its first bytes to its last
 RUN = 64  # bytes looked at in each: a line of a CPU's cache costs as much as one value
+DTYPE, COUNT = attrgetter("dtype"), attrgetter("_version")
 
 
 class Watched:
@@ -38,7 +39,7 @@ class Watched:
 
     def _where(self) -> list:
         """Address and dtype, and torch's count of changes."""
-        return [(t.data_ptr(), t.dtype) for t in self.tensors] + [t._version for t in self._counted]
+        return [*map(Tensor.data_ptr, self.tensors), *map(DTYPE, self.tensors), *map(COUNT, self._counted)]
 
     def _look(self) -> list[Tensor]:
         return [torch.cat(group) for group in self._parts]

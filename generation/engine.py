@@ -58,7 +58,8 @@ _learnt: WeakKeyDictionary = WeakKeyDictionary()
 def learnt(draft, target, *kind) -> Learnt:
     """What earlier calls of this kind with these models learnt; greedy and sampling, say, are apart, and chains and trees."""
     kinds = _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {})
-    return kinds.setdefault((kind, torch.get_num_threads()), Learnt())
+    key = kind, torch.get_num_threads()
+    return kinds[key] if key in kinds else kinds.setdefault(key, Learnt())
 
 
 class Engine:

@@ -159,6 +159,10 @@ def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) ->
     state.pop(KEPT, None)
     for name in OWN:
         state[name] = state[name].copy()
+    if _rescales(module):
+        state["_buffers"] = {
+            name: buffer if buffer is None else buffer.clone() for name, buffer in module._buffers.items()
+        }
     state["_modules"] = {
         name: child if child is None else _view(child, exchanged, regroup, seen)
         for name, child in module._modules.items()

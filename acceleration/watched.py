@@ -6,7 +6,7 @@ from operator import attrgetter, is_
 import torch
 from torch import Tensor
 
-PLACES = 8  # of a tensor that are looked at, spread evenly from its first bytes to its last
+PLACES = 8  # of a tensor that are looked at, spread evenly over it
 RUN = 64  # bytes looked at in each: a line of a CPU's cache costs as much as one value
 DTYPE, COUNT = attrgetter("dtype"), attrgetter("_version")
 

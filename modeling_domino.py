@@ -33,6 +33,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/engine import *
     from .generation/learnt import *
     from .generation/loop import *
+    from .generation/noise import *
     from .generation/outputs import *
     from .generation/past import *
     from .generation/processing import *

@@ -83,6 +83,16 @@ def buffer(model):
     rotary.register_buffer("inv_freq", rotary.inv_freq * 3, persistent=False)
 
 
+class Louder(llama.LlamaMLP):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+def of_the_model(model):
+    usual = copy.copy(model)
+    model.forward = lambda ids: llama.CausalLMOutputWithPast(logits=usual(ids).logits * 2)
+
+
 def another_function(model):
     patched = copy.copy(layer(model).mlp)
     layer(model).mlp.forward = lambda x: patched(x) * 2
@@ -122,7 +132,9 @@ CHANGES = {
     "buffer": buffer,
     "attribute": lambda m: setattr(layer(m).input_layernorm, "variance_epsilon", 10.0),
     "scaling": lambda m: setattr(layer(m).self_attn, "scaling", 5.0),
+    "class": lambda m: setattr(layer(m).mlp, "__class__", Louder),
     "forward": another_function,
+    "forward of the model": of_the_model,
 }
 
 

@@ -227,6 +227,37 @@ def test_a_single_value_through_data_is_not_noticed():
     assert same(logits(kept(model)), logits(model))
 
 
+def test_where_one_weight_was_written_to_all_are_packed_anew():
+    """What is merged into all of them may miss, in some, the places that are looked at."""
+    model = make_target(seed=3, vocab_size=4096).to(torch.bfloat16)
+    first = kept(model)
+    model.lm_head.weight.data.view(-1)[64::584] += 50  # 262,144 bytes: runs of 32 values begin every 18,688 = 32 * 584
+    assert kept(model) is first
+    layer(model).mlp.down_proj.weight.data.add_(0.5)
+    assert kept(model) is not first
+    assert same(logits(kept(model)), logits(model))
+
+
+def test_nothing_is_packed_where_no_weight_changed(monkeypatch):
+    model = make_target(seed=3).to(torch.bfloat16)
+    first = kept(model)
+    layer(model).mlp.register_forward_hook(louder)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    assert kept(model) is not first
+    assert kept(model).lm_head.packed is first.lm_head.packed
+
+
+def test_a_model_that_leaves_the_cpu_takes_its_views_along():
+    model = make_target(seed=3).to(torch.bfloat16)
+    packed = weakref.ref(kept(model).lm_head.packed)
+    assert packed() is not None
+    model.to("meta")
+    assert kept(model) is model
+    assert KEPT not in vars(model)
+    gc.collect()
+    assert packed() is None
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_watched_tensors(dtype):
     with torch.inference_mode():

@@ -231,7 +231,7 @@ def test_where_one_weight_was_written_to_all_are_packed_anew():
     """What is merged into all of them may miss, in some, the places that are looked at."""
     model = make_target(seed=3, vocab_size=4096).to(torch.bfloat16)
     first = kept(model)
-    model.lm_head.weight.data.view(-1)[64::584] += 50  # 262,144 bytes: runs of 32 values begin every 18,688 = 32 * 584
+    model.lm_head.weight.data.view(-1)[64::585] += 50  # of 131,072 values; runs of 32 begin every 18,720 = 32 * 585
     assert kept(model) is first
     layer(model).mlp.down_proj.weight.data.add_(0.5)
     assert kept(model) is not first

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . packed_weights import packed_weights  # fmt: skip  # isort: skip
+from . packed_weights import forget, packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import rotates, short_rotaries  # fmt: skip  # isort: skip
 from . structure import OWN, Structure  # fmt: skip  # isort: skip
@@ -61,7 +61,8 @@ def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
         packs: whether linear layers may be packed, and what lies between them be done in fewer calls.
     """
     if model.device.type != "cpu":
-        model.__dict__.pop(KEPT, None)
+        if model.__dict__.pop(KEPT, None):  # it was on the CPU before
+            forget(model)
         return model
     key = packs, _sdpa_is_usual()
     known = _views(model).get(key)

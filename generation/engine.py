@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
-from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
+from .. acceleration.graphs import graphs_for  # fmt: skip  # isort: skip
 from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
 from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
 from .. drafting.drafter import Picking  # fmt: skip  # isort: skip
@@ -155,7 +155,8 @@ class Call:
         layers, chunk = engine.draft.config.target_layer_ids, settings.prefill_chunk
         longest = generation_config.max_length + MOST + 1
         static = longest if generation_config.cache_implementation == "static" else None
-        self.graphs = self._graphs(engine.target, engine.draft) if settings.graphs else None
+        chains = settings.shape != "tree" and not settings.compile
+        self.graphs = graphs_for(settings.graphs, chains, engine.target, engine.draft)
         packs = settings.pack and not settings.compile  # the compiler packs by itself
         target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
         self.target = RowTarget(
@@ -168,16 +169,6 @@ class Call:
         self.max_depth = drafts
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu" and self.graphs is None
-
-    @staticmethod
-    def _graphs(*models) -> Graphs | None:
-        devices = {tensor.device for model in models for tensor in model.parameters()}
-        # of another device nothing would be recorded
-        record = recorder(models[0].device) if len(devices) == 1 else None
-        if record is None:
-            named = ", ".join(sorted(map(str, devices)))
-            logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
-        return record and Graphs(record)
 
     def run(self) -> None:
         """Until every row has ended."""

@@ -64,14 +64,27 @@ def repository(tmp_path):
     return export(tmp_path / "draft", tmp_path / "repo", tmp_path / "card.yaml", "org/domino-tiny")
 
 
+DOCTOR = ("doctor/examine.py", "doctor/report.py", "doctor/timing.py", "doctor/versions.py")
+CARRIED = (
+    "acceleration",
+    "devices",
+    "doctor",
+    "drafting",
+    "verification",
+    "generation",
+    "kernels",
+    "custom_generate",
+)
+
+
 def test_manifest_lists_every_nested_file():
     listed = {Path(f).relative_to(ROOT) for f in get_relative_import_files(str(ROOT / "modeling_domino.py"))}
     nested = {
         p.relative_to(ROOT)
-        for d in ("acceleration", "drafting", "verification", "generation", "kernels", "custom_generate")
+        for d in CARRIED
         for p in (ROOT / d).glob("*.py")
     }
-    tools = {Path("kernels/aot.py"), Path("kernels/twins.py")}  # for developers and tests, imported by nobody else
+    tools = {Path("kernels/aot.py"), *map(Path, DOCTOR)}  # for developers, and the command's own
     wanted = {Path("configuration_domino.py")} | {p for p in nested if p.name != "__init__.py"} - tools
     assert listed == wanted
 

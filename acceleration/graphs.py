@@ -13,7 +13,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from .. devices.gate import verdict  # fmt: skip  # isort: skip
+from .. devices.gate import check, verdict  # fmt: skip  # isort: skip
+from .. devices.verdict import Verdict  # fmt: skip  # isort: skip
 from .. kernels.seam import uses_triton  # fmt: skip  # isort: skip
 
 CASES = f"{__name__.rpartition('.acceleration.')[0]}.doctor.graph_cases:CASES"
@@ -50,8 +51,16 @@ def graphs_for(setting: bool | Literal["auto"], fits: bool, target: nn.Module, d
 
 def passed(device: torch.device) -> bool:
     """Whether recorded work was right on this device, with the head's kernels as they run there; asked first, a check runs."""
-    head = "triton" if uses_triton(device) else "torch"
-    return verdict("graphs", CASES, device, DOMINO_KERNELS=head).passed is True
+    return verdict("graphs", CASES, device, **_head(device)).passed is True
+
+
+def checked_anew(device: torch.device) -> Verdict:
+    """The verdict of a check that runs in any case."""
+    return check("graphs", CASES, device, **_head(device))
+
+
+def _head(device: torch.device) -> dict[str, str]:
+    return {"DOMINO_KERNELS": "triton" if uses_triton(device) else "torch"}
 
 
 def hooked(*models: nn.Module) -> bool:

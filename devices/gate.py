@@ -28,11 +28,15 @@ def verdict(what: str, cases: str, device: torch.device, **environment: str) -> 
     Returns:
         the verdict. One that could not be reached (`passed` None) holds for this process and is not kept.
     """
-    key = what, str(device), *environment.items()
     with _one_at_a_time:
+        key = _key(what, device, environment)
         if key not in _settled:
             _settled[key] = _kept_or_made(what, cases, device, environment)
         return _settled[key]
+
+
+def _key(what: str, device: torch.device, environment: dict[str, str]) -> tuple:
+    return what, str(device), *environment.items()
 
 
 def _kept_or_made(what: str, cases: str, device: torch.device, environment: dict[str, str]) -> Verdict:
@@ -56,6 +60,7 @@ def _kept_or_made(what: str, cases: str, device: torch.device, environment: dict
 def check(what: str, cases: str, device: torch.device, **environment: str) -> Verdict:
     """Run the check whatever is known, keep its verdict if it reached one, and log it. Arguments as `verdict`'s."""
     made = trial(what, cases, device, LIMIT, {**identity(device), **environment}, environment)
+    _settled[_key(what, device, environment)] = made
     if made.passed is not None:
         keep(made)
     if made.passed:

@@ -40,8 +40,12 @@ def uses_triton(device: torch.device) -> bool:
     Raises:
         `ValueError`: an unknown choice, or Triton is asked for where it cannot run.
     """
-    choice = _forced.get() or _checked(os.environ.get("DOMINO_KERNELS", "auto"))
-    return _decide(choice, device)
+    return _decide(choice(), device)
+
+
+def choice() -> str:
+    """What was asked for. Raises `ValueError`: no such choice."""
+    return _forced.get() or _checked(os.environ.get("DOMINO_KERNELS", "auto"))
 
 
 def _checked(choice: str) -> str:
@@ -51,18 +55,18 @@ def _checked(choice: str) -> str:
 
 
 @functools.cache
-def _decide(choice: str, device: torch.device) -> bool:
+def _decide(asked: str, device: torch.device) -> bool:
     """Decided and logged once for each choice and device."""
     installed = importlib.util.find_spec("triton") is not None
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if choice == "triton" and not installed:
+    if asked == "triton" and not installed:
         raise ValueError("DOMINO_KERNELS=triton, but the package triton is not installed.")
-    if choice == "triton" and not interpreted and not able(device):
+    if asked == "triton" and not interpreted and not able(device):
         raise ValueError(
             f"DOMINO_KERNELS=triton on device {str(device)!r} runs only in the interpreter: TRITON_INTERPRET=1."
         )
-    used = choice == "triton" or (choice == "auto" and installed and able(device) and passed(device))
-    logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", choice)
+    used = asked == "triton" or (asked == "auto" and installed and able(device) and passed(device))
+    logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", asked)
     return used
 
 

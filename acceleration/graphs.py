@@ -35,14 +35,15 @@ def graphs_for(setting: bool | Literal["auto"], fits: bool, target: nn.Module, d
 
     A target that cannot be recorded is one of "auto" no longer: torch's allocator may stay as in a recording after a failure.
     """
-    if setting is False or setting == "auto" and not (fits and target.device.type == "cuda"):
+    if setting is False or setting == "auto" and not (fits and able(target.device)):
         return None
     devices = {tensor.device for model in (target, draft) for tensor in model.parameters()}
     # of another device nothing would be recorded
     record = recorder(target.device) if len(devices) == 1 else None
     if setting == "auto":
-        able = record is not None and target not in _unfit and not hooked(target, draft)
-        return Graphs(record, lambda: _unfit.add(target)) if able and passed(target.device) else None
+        if record is None or target in _unfit or hooked(target, draft) or not passed(target.device):
+            return None
+        return Graphs(record, lambda: _unfit.add(target))
     if record is None:
         named = ", ".join(sorted(map(str, devices)))
         logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
@@ -66,13 +67,23 @@ def _head(device: torch.device) -> dict[str, str]:
 def hooked(*models: nn.Module) -> bool:
     """Whether any module has hooks on its forward, besides those by which transformers collects hidden states."""
     modules = (module for model in models for module in model.modules())
-    hooks = (hook for module in modules for own in (module._forward_hooks, module._forward_pre_hooks) for hook in own.values())
+    hooks = (
+        hook
+        for module in modules
+        for own in (module._forward_hooks, module._forward_pre_hooks)
+        for hook in own.values()
+    )
     return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
 
 
 def recorder(device: torch.device) -> Recorder | None:
     """What records on this device: takes the work, gives what replays it and where its results will lie. None: nothing does."""
-    return partial(_record, device) if device.type == "cuda" else None
+    return partial(_record, device) if able(device) else None
+
+
+def able(device: torch.device) -> bool:
+    """Whether a device has graphs."""
+    return device.type == "cuda"
 
 
 def _record(device: torch.device, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:

@@ -31,7 +31,9 @@ def verdict(facts: dict[str, Any]) -> tuple[bool, list[str]]:
     checks, fine = facts["checks"], not any(f["state"] in (WRONG, UNKNOWN) for f in facts["checks"].values())
     lines = []
     if checks["lossless"]["state"] == WRONG:
-        lines.append("Do not use Domino on this device: its text differs. Please report this with `domino doctor --json`.")
+        lines.append(
+            "Do not use Domino on this device: its text differs. Please report this with `domino doctor --json`."
+        )
     if checks["packing"]["state"] == WRONG:
         lines.append("Set pack=False: packed weights compute something else here. Please report this.")
     for name, off in (("triton", "the head runs in torch"), ("graphs", "operations are launched one by one")):

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+import replay
 from domino import generate
+from domino.acceleration import graphs
 from domino.devices import gate, verdict
 from domino.drafting.fused_chain import fused_rollout
+from domino.doctor import graph_cases
 from domino.kernels import seam
 from tiny import VOCAB, make_draft, make_target
 
@@ -168,3 +171,88 @@ def test_processes_wait_for_one_verdict(tmp_path):
     words = [one.communicate(timeout=120)[1] for one in running]
     assert [one.returncode for one in running] == [0, 0], words
     assert sum("never ran" in text for text in words) == 1
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """A CPU that counts as a device with graphs; the recordings of each call."""
+    made = []
+
+    def record(work):
+        made.append(work)
+        return replay.record(work)
+
+    monkeypatch.setattr(graphs, "able", lambda device: True)
+    monkeypatch.setattr(graphs, "recorder", lambda device: record)
+    monkeypatch.setattr(seam, "able", lambda device: False)
+    return made
+
+
+def longer(target, draft, **settings):
+    """Whether the engine's greedy text is plain generate's, in enough rounds for replays."""
+    options = {"max_new_tokens": 30, "do_sample": False, "eos_token_id": None}
+    return torch.equal(generate(target, draft, IDS, **settings, **options), target.generate(IDS, **options))
+
+
+def test_graphs_are_on_where_they_passed(monkeypatch, recorded, caplog):
+    target, draft = make_target(), make_draft()
+    monkeypatch.setattr(graphs, "CASES", "faulty:RIGHT")
+    with caplog.at_level(logging.WARNING):
+        assert longer(target, draft)
+    assert recorded
+    assert "CUDA graphs passed" in caplog.text
+    (kept,) = verdict._entries()
+    assert (kept.what, kept.identity["DOMINO_KERNELS"]) == ("graphs", "torch")
+    recorded.clear()
+    assert longer(target, draft, graphs=False)
+    assert longer(target, draft, shape="tree")
+    handle = target.model.layers[0].register_forward_hook(lambda *args: None)
+    assert longer(target, draft)  # whoever put it there would hear nothing of a replay
+    assert not recorded
+    handle.remove()
+    assert longer(target, draft)
+    assert recorded
+
+
+def test_graphs_stay_off_where_they_failed(monkeypatch, recorded, caplog):
+    monkeypatch.setattr(graphs, "CASES", "faulty:CRASHES")
+    with caplog.at_level(logging.WARNING):
+        assert longer(make_target(), make_draft())
+    assert "operations are launched one by one; the check found: reads: crashed the process (SIGSEGV)" in caplog.text
+    assert not recorded
+    assert longer(make_target(), make_draft(), graphs=True)
+    assert recorded  # the user's word
+
+
+def test_a_target_that_cannot_be_recorded_is_not_tried_again(monkeypatch, recorded, caplog):
+    target, draft = make_target(), make_draft()
+    monkeypatch.setattr(graphs, "CASES", "faulty:RIGHT")
+    forward = target.model.norm.forward
+    target.model.norm.forward = lambda x: forward(x) * max(1, int(x.sum() > 1e30))  # the host waits for a number
+    with caplog.at_level(logging.WARNING):
+        assert longer(target, draft)
+        assert longer(target, draft)
+    assert caplog.text.count("goes on without CUDA graphs") == 1
+
+
+def test_the_cases_of_graphs_notice_a_replay_that_reads_old_inputs(monkeypatch):
+    monkeypatch.setattr(graphs, "recorder", lambda device: replay.record)
+    graph_cases.CASES["replay"](CPU)
+
+    def stale(work):
+        again, outputs = replay.record(work)
+        return lambda: None, outputs
+
+    monkeypatch.setattr(graphs, "recorder", lambda device: stale)
+    with pytest.raises(AssertionError, match="not close"):
+        graph_cases.CASES["replay"](CPU)
+
+
+def test_the_cases_of_graphs_notice_what_was_not_recorded(monkeypatch):
+    def fails(work):
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setenv("DOMINO_KERNELS", "torch")
+    monkeypatch.setattr(graphs, "recorder", lambda device: fails)
+    with pytest.raises(AssertionError, match="operation not permitted"):
+        graph_cases.CASES["sampled"](CPU)

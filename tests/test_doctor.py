@@ -48,7 +48,12 @@ def test_the_command_on_a_cpu(tmp_path):
 def test_it_says_so_in_words(capsys):
     assert report.doctor("cpu", False)
     out = capsys.readouterr().out
-    for said in (f"torch {torch.__version__}", "engine's text = plain generate's    right", "works here", "tiny random"):
+    for said in (
+        f"torch {torch.__version__}",
+        "engine's text = plain generate's    right",
+        "works here",
+        "tiny random",
+    ):
         assert said in out
 
 

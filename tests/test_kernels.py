@@ -37,6 +37,18 @@ def poison(monkeypatch):
     monkeypatch.setattr(torch, "empty_like", lambda *a, **k: fill(empty_like(*a, **k)))
 
 
+@pytest.fixture(autouse=True)
+def sanitized(poison):
+    """In the interpreter every address that a kernel uses lies in its tensors."""
+    if DEVICE == "cuda":
+        yield
+        return
+    from addresses import watched
+
+    with watched() as seen:
+        yield seen
+
+
 def test_each_launch_is_on_the_device_of_its_tensors(monkeypatch):
     """Triton launches on the current device, which need not be the one that the drafter is on."""
     from contextlib import contextmanager

@@ -8,7 +8,7 @@ from domino.doctor.compare import TIES, drawn_from, same_walk
 from domino.drafting.head import candidate_pool
 from domino.kernels import operators as ops
 from domino.kernels import twins
-from test_kernels import DEVICE, DTYPES, poison, poisoned, randn  # noqa: F401  (poison is a fixture)
+from test_kernels import DEVICE, DTYPES, poison, poisoned, randn, sanitized  # noqa: F401  (fixtures)
 
 
 def make(batch, slots, gru, rank, vocab, known, dtype, pool=0, seed=0, scale=1.0):
@@ -32,6 +32,8 @@ def make(batch, slots, gru, rank, vocab, known, dtype, pool=0, seed=0, scale=1.0
 
 # batch, slots, gru, rank, vocab, known
 SHAPES = [(1, 3, 16, 8, 40, 2), (3, 5, 20, 12, 130, 1), (17, 3, 24, 40, 65, 3), (2, 4, 40, 70, 300, 2)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("pool", [0, 33])

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import torch
 from huggingface_hub.utils import WeakFileLock
@@ -41,10 +41,9 @@ def _key(what: str, device: torch.device, environment: dict[str, str]) -> tuple:
 
 def _kept_or_made(what: str, cases: str, device: torch.device, environment: dict[str, str]) -> Verdict:
     with ExitStack() as stack:
-        try:  # the other processes of this machine wait for the first one's verdict
+        # The other processes of this machine wait for the first one's verdict, where the cache can be written, and not for ever.
+        with suppress(OSError):
             stack.enter_context(WeakFileLock(folder() / "lock", timeout=2 * LIMIT))
-        except OSError:
-            pass  # the cache cannot be written, or the wait was too long
         known = kept(what, {**identity(device), **environment})
         if known is None:
             logger.warning(

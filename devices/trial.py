@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -69,17 +70,13 @@ def _run(folder: Path, cases: str, device: torch.device, limit: float, environme
 
 def _kill(process: subprocess.Popen) -> None:
     """With all it started. What the driver does not let go is left behind."""
-    try:
+    with suppress(OSError):  # gone already
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    except OSError:  # gone already
-        pass
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        pass
 
 
 def _read(folder: Path, ended: int | None, limit: float) -> tuple[bool | None, str, dict[str, str]]:

@@ -80,7 +80,12 @@ def _lossless(device: torch.device) -> None:
     target, draft = tiny_pair(device, dtype)
     for rows in (1, 3):
         ids, mask = prompts(device, rows)
-        options = {"attention_mask": mask, "max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+        options: dict[str, Any] = {
+            "attention_mask": mask,
+            "max_new_tokens": 40,
+            "do_sample": False,
+            "eos_token_id": None,
+        }
         with seam.forced("torch"):
             ours = generate(target, draft, ids, graphs=False, **options)
         must(torch.equal(ours, target.generate(ids, **options)), f"another text than plain generate's, {rows} rows")

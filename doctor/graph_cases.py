@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -53,7 +54,12 @@ def _replay(device: torch.device) -> None:
 def _greedy(rows: int, device: torch.device) -> None:
     target, draft = tiny_pair(device, torch.float64)
     ids, mask = prompts(device, rows)
-    options = {"attention_mask": mask, "max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None}
+    options: dict[str, Any] = {
+        "attention_mask": mask,
+        "max_new_tokens": TOKENS,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     with _recorded():
         ours = generate(target, draft, ids, graphs=True, **options)
     must(torch.equal(ours, target.generate(ids, **options)), "the text differs from plain generate's")
@@ -63,7 +69,13 @@ def _sampled(device: torch.device) -> None:
     """Noise drawn inside of a recording is drawn anew in each replay: one text twice would be a copy of the first draw."""
     target, draft = tiny_pair(device, torch.bfloat16)
     ids, mask = prompts(device, 2)
-    options = {"attention_mask": mask, "max_new_tokens": 64, "do_sample": True, "eos_token_id": None, "pack": False}
+    options: dict[str, Any] = {
+        "attention_mask": mask,
+        "max_new_tokens": 64,
+        "do_sample": True,
+        "eos_token_id": None,
+        "pack": False,
+    }
     with _recorded():
         first = generate(target, draft, ids, graphs=True, **options)
         must(not torch.equal(first, generate(target, draft, ids, graphs=True, **options)), "a sample came twice")

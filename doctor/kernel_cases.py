@@ -50,8 +50,9 @@ def _pool(device: torch.device) -> None:
 
 def _sample(device: torch.device) -> None:
     logits, noise = randn(6, 1500, device=device, scale=3), _uniform(6, device=device)
-    for how in ((1.0, 0, 1.0), (0.7, 20, 0.8), (1.3, 0, 0.6)):
-        same_draw(*ops.sample(logits, noise, *how), *twins.sample(logits, noise, *how), noise)
+    for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.7, 20, 0.8), (1.3, 0, 0.6)):
+        places, q = ops.sample(logits, noise, temperature, top_k, top_p)
+        same_draw(places, q, *twins.sample(logits, noise, temperature, top_k, top_p), noise)
 
 
 def _greedy(dtype: torch.dtype, pool: int, device: torch.device) -> None:
@@ -66,7 +67,7 @@ def _drawn(dtype: torch.dtype, pool: int, device: torch.device) -> None:
     places, q = ops.rollout_sample(*args, noise, 0.8, 20, 0.9)
     drawn_from(places, q, noise, 1e-6)
     if dtype == torch.float32:  # elsewhere a state on the edge of two values may move q
-        expected, expected_q = twins.rollout_sample(*args, noise, 0.8, 20, 0.9)
+        expected, expected_q = twins.rollout_sample(*args, noise=noise, temperature=0.8, top_k=20, top_p=0.9)
         must(torch.equal(places, expected), "another token was drawn than the twin draws")
         torch.testing.assert_close(q, expected_q, atol=1e-4, rtol=1e-4)
 

@@ -1,5 +1,7 @@
 """A tiny random target and a drafter for it: enough to run every kind of work of a round."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -8,7 +10,7 @@ from .. configuration_domino import DominoConfig  # fmt: skip  # isort: skip
 from .. modeling_domino import DominoModel  # fmt: skip  # isort: skip
 
 LAYERS = 4
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 160,
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -21,14 +23,19 @@ SHAPE = {
 }
 
 
-def tiny_pair(device: torch.device, dtype: torch.dtype) -> tuple[LlamaForCausalLM, DominoModel]:
+def tiny_pair(device: torch.device, dtype: torch.dtype) -> tuple[Any, DominoModel]:
     """Target and drafter, the same weights at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        target = LlamaForCausalLM(LlamaConfig(num_hidden_layers=LAYERS, **SHAPE))
-        own = {"block_size": 9, "num_target_layers": LAYERS, "target_layer_ids": [0, 2], "mask_token_id": 159}
-        head = {"gru_hidden_dim": 32, "emb_dim": 16, "num_hidden_layers": 1, "head_dim": 16}
-        draft = DominoModel(DominoConfig(**SHAPE, **own, **head))
+        target: Any = LlamaForCausalLM(LlamaConfig(num_hidden_layers=LAYERS, **SHAPE))
+        own: dict[str, Any] = {
+            "block_size": 9,
+            "num_target_layers": LAYERS,
+            "target_layer_ids": [0, 2],
+            "mask_token_id": 159,
+        }
+        head: dict[str, Any] = {"gru_hidden_dim": 32, "emb_dim": 16, "num_hidden_layers": 1, "head_dim": 16}
+        draft: Any = DominoModel(DominoConfig(**SHAPE, **own, **head))
         nn.init.normal_(draft.embed_proj[2].weight)  # a head that matters
     return target.to(device, dtype).eval(), draft.to(device, dtype).eval()
 

@@ -40,14 +40,13 @@ def rounds(device: torch.device) -> dict[str, Any]:
 def _pair(device: torch.device) -> tuple[str, Any, Any, torch.Tensor]:
     folder = unpacked()
     if folder is None:
-        target, draft = tiny_pair(device, torch.bfloat16)
-        return TINY, target, draft, prompts(device, 1)[0]
-    target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
-    draft = DominoModel.from_pretrained(DRAFTER, dtype=torch.bfloat16).to(device)
-    text = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        return TINY, *tiny_pair(device, torch.bfloat16), prompts(device, 1)[0]
+    target: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    draft: Any = DominoModel.from_pretrained(DRAFTER, dtype=torch.bfloat16)
+    text: Any = AutoTokenizer.from_pretrained(folder).apply_chat_template(
         [{"role": "user", "content": QUESTION}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    return "SmolLM2-135M-Instruct and its drafter", target, draft, text["input_ids"].to(device)
+    return "SmolLM2-135M-Instruct and its drafter", target.to(device), draft.to(device), text["input_ids"].to(device)
 
 
 def _ways(device: torch.device) -> dict[str, dict[str, Any] | None]:
@@ -63,7 +62,7 @@ def _ways(device: torch.device) -> dict[str, dict[str, Any] | None]:
 
 
 def _once(target: Any, draft: Any, ids: torch.Tensor, how: dict[str, Any] | None) -> dict[str, float]:
-    options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None}
+    options: dict[str, Any] = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None}
     options["attention_mask"] = torch.ones_like(ids)
     seen: list[float] = []
     began = time.perf_counter()

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="it watches Triton's interpreter; see docs/kernels.md"
-)
-
 import triton
 import triton.language as tl
 from addresses import watched
 from domino.doctor.kernel_cases import rollout_arguments
 from domino.kernels import operators as ops
 from domino.kernels import sample
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="it watches Triton's interpreter; see docs/kernels.md"
+)
 
 
 @triton.jit

@@ -14,8 +14,8 @@ import replay
 from domino import generate
 from domino.acceleration import graphs
 from domino.devices import gate, verdict
-from domino.drafting.fused_chain import fused_rollout
 from domino.doctor import graph_cases
+from domino.drafting.fused_chain import fused_rollout
 from domino.kernels import seam
 from tiny import VOCAB, make_draft, make_target
 

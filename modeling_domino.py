@@ -9,7 +9,9 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .acceleration/rms_norm import *
     from .acceleration/rotary import *
     from .acceleration/same_code import *
+    from .acceleration/structure import *
     from .acceleration/view import *
+    from .acceleration/watched import *
     from .custom_generate/generate import *
     from .devices/child import *
     from .devices/gate import *
@@ -30,12 +32,18 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .drafting/sampled import *
     from .drafting/threads import *
     from .drafting/tree import *
+    from .generation/assisted_loop import *
     from .generation/budget import *
+    from .generation/call import *
     from .generation/candidate_generator import *
     from .generation/checks import *
     from .generation/dispatch import *
     from .generation/drafter_model import *
     from .generation/engine import *
+    from .generation/learnt import *
+    from .generation/loop import *
+    from .generation/outputs import *
+    from .generation/past import *
     from .generation/processing import *
     from .generation/proposing import *
     from .generation/sequences import *

@@ -1,12 +1,14 @@
 """When a kernel's answer is right: what may differ from its twin's, and no more. Tests and the check on a device share it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .. kernels import twins  # fmt: skip  # isort: skip
 
 # Both sides sum in float32, in another order: a few units in the last place of sums of size ten.
-SUMS = {"atol": 2e-5, "rtol": 2e-5}
+SUMS: dict[str, Any] = {"atol": 2e-5, "rtol": 2e-5}
 # Logits of size ten. A state on the edge of two bfloat16 values may fall to either side, and moves a logit by about that much.
 TIES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-1}
 
@@ -17,7 +19,7 @@ def must(right: object, what: str) -> None:
         raise AssertionError(what)
 
 
-def same_walk(places: Tensor, args: tuple, allowed: float) -> None:
+def same_walk(places: Tensor, args: tuple[Any, ...], allowed: float) -> None:
     """Where a greedy walk and its twin part for the first time the twin's two logits are a tie; the twin then goes on with the
     other's token.
 
@@ -34,7 +36,7 @@ def same_walk(places: Tensor, args: tuple, allowed: float) -> None:
         return places[:, step]
 
     must(((places >= 0) & (places < args[2].shape[2])).all(), "a place lies outside")
-    twins.rollout_steps(*args, choose)
+    twins.rollout_steps(*(*args, choose))
     for step, logits in enumerate(steps):
         best = logits.argmax(dim=-1)
         for row in (places[:, step] != best).nonzero()[:, 0].tolist():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,10 +65,11 @@ def _greedy(dtype: torch.dtype, pool: int, device: torch.device) -> None:
 
 def _drawn(dtype: torch.dtype, pool: int, device: torch.device) -> None:
     args, noise = rollout_arguments(device, 3, 5, 20, 12, 130, 2, dtype, pool), _uniform(3, 4, device=device)
-    places, q = ops.rollout_sample(*args, noise, 0.8, 20, 0.9)
+    how: tuple[Any, ...] = (*args, noise, 0.8, 20, 0.9)  # temperature, top_k, top_p
+    places, q = ops.rollout_sample(*how)
     drawn_from(places, q, noise, 1e-6)
     if dtype == torch.float32:  # elsewhere a state on the edge of two values may move q
-        expected, expected_q = twins.rollout_sample(*args, noise=noise, temperature=0.8, top_k=20, top_p=0.9)
+        expected, expected_q = twins.rollout_sample(*how)
         must(torch.equal(places, expected), "another token was drawn than the twin draws")
         torch.testing.assert_close(q, expected_q, atol=1e-4, rtol=1e-4)
 

@@ -104,19 +104,20 @@ class RowCache(Cache):
         else:
             self.slots = torch.tensor(lengths, device=device)[:, None] + torch.arange(tokens, device=device)
             self._number_rows(device)
-        self._reserve(self.visible)
+        self.reserve(self.visible)
 
     def place_at(self, slots: Tensor, visible: int) -> None:
         """The next forward writes at these slots [R, n]."""
         self.slots, self.visible = slots, visible
         self._number_rows(slots.device)
-        self._reserve(visible)
+        self.reserve(visible)
 
     def _number_rows(self, device: torch.device) -> None:
         if self.rows is None:  # made once: a recorded forward reads it where it lies
             self.rows = torch.arange(len(self.lengths), device=device)[:, None]
 
-    def _reserve(self, slots: int) -> None:
+    def reserve(self, slots: int) -> None:
+        """See to it that this many slots have room."""
         if slots > self.capacity:
             self.capacity = _up(slots + max(GROWTH, self.capacity // 2), self.bucket)
 
@@ -144,6 +145,15 @@ class RowCache(Cache):
         for layer in self.layers:
             if layer.is_initialized:
                 layer.keep(torch.tensor(rows, device=layer.keys.device))
+
+    def row(self, place: int, length: int) -> list[tuple[Tensor, Tensor] | None]:
+        """Copies of a row's first keys and values [heads, length, head_dim] in each layer; None where a layer keeps none."""
+        return [
+            (layer.keys[place, :, :length].clone(), layer.values[place, :, :length].clone())
+            if layer.is_initialized
+            else None
+            for layer in self.layers
+        ]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """The longest row."""

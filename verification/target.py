@@ -1,6 +1,7 @@
 """The target's side of the engine: prefill and verify over rows of different lengths."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ class RowTarget:
         capacity: see `RowCache`.
         chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`. device: of the token ids.
         graphs: which record verifications and replay them; None: each is run.
+        states, attentions: whether forwards keep all hidden states and attentions in `seen`, for the caller.
     """
 
     def __init__(
@@ -36,10 +38,14 @@ class RowTarget:
         compiled: bool,
         device: torch.device,
         graphs: Graphs | None = None,
+        states: bool = False,
+        attentions: bool = False,
     ):
         self.target, self.layer_ids, self.longest, self.chunk = target, layer_ids, longest, chunk
         self.config = target.config.get_text_config()
-        self.entries = feature_entries(layer_ids)
+        self.entries: list[int] | bool = states or feature_entries(layer_ids)
+        self.attentions = attentions
+        self.seen: Any = None  # what the last forward returned
         self.graphs, fixed, bucket = graphs, compiled or graphs is not None, BUCKET if graphs else 1
         self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=fixed, bucket=bucket)
         self.run = compile_forward(target) if compiled else target
@@ -54,27 +60,27 @@ class RowTarget:
         self.window = window if self.mixed or not hasattr(self.config, "layer_types") else None
 
     def prefill(self, prompts: list[Tensor]):
-        """Read the prompts, a chunk at a time.
+        """Read the prompts, a chunk at a time, behind what the cache holds.
 
         Args:
-            prompts: token ids [length] of each row.
+            prompts: token ids [length] of each row, one at least.
 
         Yields:
             the features [R, k, F * hidden] of each chunk, padded on the right, and {row: logits [V]} of rows that end in it.
         """
-        lengths = [len(prompt) for prompt in prompts]
+        lengths, before = [len(prompt) for prompt in prompts], list(self.cache.lengths)
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self.device)
         for start in range(0, ids.shape[1], self.chunk):
             part = ids[:, start : start + self.chunk]
             end = start + part.shape[1]
             ending = [row for row, length in enumerate(lengths) if start < length <= end]
             last = sorted({lengths[row] - 1 - start for row in ending})
-            self.cache.lengths = [start] * len(prompts)
+            self.cache.lengths = [read + start for read in before]
             # nobody ends here: one position, since 0 would mean all of them
             wanted = torch.tensor(last or [0], device=self.device)
             logits, features = self._forward(self.target, part, *self._place(part.shape[1]), logits_to_keep=wanted)
             yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
-        self.cache.lengths = lengths
+        self.cache.lengths = [read + length for read, length in zip(before, lengths, strict=True)]
 
     def verify(self, anchors: Tensor, proposal: Proposal) -> tuple[Tensor, Tensor]:
         """Read anchors [R, 1] and the nodes below them after the rows' own lengths, which stay: `commit` says what was kept.
@@ -94,6 +100,14 @@ class RowTarget:
         named = masks if isinstance(masks, dict) else {"mask": masks}
         state = self.cache.visible, self.cache.capacity
         return self.graphs("verify", work, *state, ids=tokens, positions=positions, slots=self.cache.slots, **named)
+
+    def places(self, row: int, slots: list[int]) -> list[int]:
+        """Slots of the cache, in the order of the text, that a kept path's last slot saw; before `commit`.
+
+        Worked example: length 5, slots 0 and 2 kept: 0 … 4, 5, 7.
+        """
+        length = self.cache.lengths[row]
+        return [*range(length), *(length + slot for slot in slots)]
 
     def commit(self, paths: list[list[int]]) -> None:
         """Of what was verified last, every row keeps its anchor and these nodes, from the anchor down."""
@@ -131,7 +145,9 @@ class RowTarget:
             use_cache=True,
             output_hidden_states=self.entries,
             logits_to_keep=logits_to_keep,
+            **({"output_attentions": True} if self.attentions else {}),
         )
+        self.seen = out if self.entries is True or self.attentions else None
         states = feature_states(out.hidden_states, self.layer_ids, self.config.num_hidden_layers)
         return out.logits, torch.cat([state.to(states[0].device) for state in states], dim=-1)
 

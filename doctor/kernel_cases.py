@@ -23,14 +23,20 @@ def randn(*shape: int, device: torch.device, dtype=torch.float32, seed: int = 0,
 
 
 def rollout_arguments(
-    device: torch.device, batch: int, slots: int, gru: int, rank: int, vocab: int, known: int, dtype, pool: int, **how
-) -> tuple:
-    """given, z, base, table, weight_hh, w_s, w2 and ids of a rollout (`rollout.rollout_greedy`); z, base and w_s are strided views."""
-    make = partial(randn, device=device, **how)
+    device: torch.device, shape: tuple[int, ...], dtype: torch.dtype, pool: int, scales=(1.0, 1.0, 1.0)
+) -> tuple[Any, ...]:
+    """given, z, base, table, weight_hh, w_s, w2 and ids of a rollout (`rollout.rollout_greedy`); z, base and w_s are strided views.
+
+    Args:
+        shape: batch, slots, gru, rank, vocab, known tokens. pool: tokens of it, 0 for the vocabulary. scales: of weight_hh, w_s, w2.
+    """
+    batch, slots, gru, rank, vocab, known = shape
+    make = partial(randn, device=device)
     given = torch.randint(vocab, (batch, known), generator=torch.Generator().manual_seed(0)).to(device)
     z, base = make(batch, slots + 1, rank, dtype=dtype)[:, 1:], make(batch, slots + 1, vocab)[:, 1:]
-    table, w_hh = make(vocab, 3 * gru, dtype=dtype), make(3 * gru, gru, dtype=dtype)
-    w_s, w2, ids = make(rank, 5 + gru, dtype=dtype)[:, 5:], make(vocab, rank, dtype=dtype), None
+    table, w_hh = make(vocab, 3 * gru, dtype=dtype), make(3 * gru, gru, dtype=dtype, scale=scales[0])
+    w_s, w2 = make(rank, 5 + gru, dtype=dtype, scale=scales[1])[:, 5:], make(vocab, rank, dtype=dtype, scale=scales[2])
+    ids = None
     if pool:
         ids = base.amax(dim=1).topk(pool).indices.sort(dim=-1).values
         base, w2 = twins.gather_pool(base, w2, ids)
@@ -57,14 +63,14 @@ def _sample(device: torch.device) -> None:
 
 
 def _greedy(dtype: torch.dtype, pool: int, device: torch.device) -> None:
-    # batch, slots, gru, rank, vocab, known: tails of every tile, and more texts than one holds
+    # tails of every tile, and more texts than one holds
     for shape in ((1, 3, 16, 8, 40, 2), (17, 3, 24, 40, 65, 3)):
-        args = rollout_arguments(device, *shape, dtype, pool)
+        args = rollout_arguments(device, shape, dtype, pool)
         same_walk(ops.rollout_greedy(*args), args, TIES[dtype])
 
 
 def _drawn(dtype: torch.dtype, pool: int, device: torch.device) -> None:
-    args, noise = rollout_arguments(device, 3, 5, 20, 12, 130, 2, dtype, pool), _uniform(3, 4, device=device)
+    args, noise = rollout_arguments(device, (3, 5, 20, 12, 130, 2), dtype, pool), _uniform(3, 4, device=device)
     how: tuple[Any, ...] = (*args, noise, 0.8, 20, 0.9)  # temperature, top_k, top_p
     places, q = ops.rollout_sample(*how)
     drawn_from(places, q, noise, 1e-6)
@@ -75,11 +81,16 @@ def _drawn(dtype: torch.dtype, pool: int, device: torch.device) -> None:
 
 
 def _published(batch: int, pool: int, device: torch.device) -> None:
-    """The head of a published drafter, an eighth of its vocabulary, on all multiprocessors."""
-    args = rollout_arguments(device, batch, 16, 1024, 256, 19_000, 2, torch.bfloat16, pool, scale=0.03)
+    """The head of a published drafter, an eighth of its vocabulary, on all multiprocessors.
+
+    Weights are scaled so that each product is about as large as its input: base logits and corrections of size one, the best a
+    quarter ahead of the next. Sums in another order then move a logit by 0.005 at most: a state falls to the other neighbour.
+    """
+    scales = (1 / 32, 1 / 32, 1 / 16)
+    args = rollout_arguments(device, (batch, 16, 1024, 256, 19_000, 2), torch.bfloat16, pool, scales)
     noise = _uniform(batch, 15, device=device)
     greedy, (drawn, q) = ops.rollout_greedy(*args), ops.rollout_sample(*args, noise, 0.8, 20, 0.95)
-    same_walk(greedy, args, TIES[torch.bfloat16])
+    same_walk(greedy, args, 2e-2)
     drawn_from(drawn, q, noise, 5e-5)  # hundreds of partial sums in float32
     for _ in range(AGAIN):
         must(torch.equal(ops.rollout_greedy(*args), greedy), "the same walk again gave other tokens")

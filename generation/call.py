@@ -73,7 +73,7 @@ class Call:
         count, device, drafts = len(rows.prompts), rows.input_ids.device, self.draft.config.num_drafts
         longest = rows.max_length + past.outside
         static = longest + MOST + 1 if generation_config.cache_implementation == "static" else None
-        usual = settings.shape != "tree" and not settings.compile and past.cache is None
+        usual = settings.shape != "tree" and not settings.compile and not past.cached
         self.graphs = graphs_for(settings.graphs, usual, whole, self.draft)
         packs = settings.pack and not settings.compile  # the compiler packs by itself
         target, draft = decoding_view(whole, packs), decoding_view(self.draft, packs)

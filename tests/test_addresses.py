@@ -66,7 +66,7 @@ def test_a_row_that_ends_before_its_size():
 
 def test_a_token_outside_the_vocabulary():
     """The rollout reads a row of its table where a token says: one past the end is caught where the table ends."""
-    args = list(rollout_arguments(torch.device("cpu"), 2, 3, 16, 8, 40, 1, torch.float32, 0))
+    args = list(rollout_arguments(torch.device("cpu"), (2, 3, 16, 8, 40, 1), torch.float32, 0))
     with watched() as seen:
         ops.rollout_greedy(*args)
         assert min(seen["create_masked_load"], seen["create_masked_store"], seen["create_atomic_rmw"]) > 0

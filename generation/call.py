@@ -1,6 +1,5 @@
 """One call of the engine: the prompts are read, then rounds of draft, verify, accept, commit."""
 
-import logging
 import time
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
+from .. acceleration.graphs import graphs_for  # fmt: skip  # isort: skip
 from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
 from .. drafting.drafter import Picking  # fmt: skip  # isort: skip
 from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
@@ -25,8 +24,6 @@ from . proposing import Proposer  # fmt: skip  # isort: skip
 from . sequences import Rows  # fmt: skip  # isort: skip
 from . settings import MOST, EngineSettings  # fmt: skip  # isort: skip
 from . statistics import Round  # fmt: skip  # isort: skip
-
-logger = logging.getLogger(__name__)
 
 
 class Call:
@@ -80,7 +77,8 @@ class Call:
         count, device, drafts = len(rows.prompts), rows.input_ids.device, self.draft.config.num_drafts
         longest = rows.max_length + past.outside
         static = longest + MOST + 1 if generation_config.cache_implementation == "static" else None
-        self.graphs = self._graphs(self.whole, self.draft) if settings.graphs else None
+        usual = settings.shape != "tree" and not settings.compile and not past.cached
+        self.graphs = graphs_for(settings.graphs, usual, self.whole, self.draft)
         packs = settings.pack and not settings.compile  # the compiler packs by itself
         target, draft = decoding_view(self.whole, packs), decoding_view(self.draft, packs)
         self.target = RowTarget(
@@ -107,16 +105,6 @@ class Call:
         self.max_depth = drafts
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu" and self.graphs is None
-
-    @staticmethod
-    def _graphs(*models) -> Graphs | None:
-        devices = {tensor.device for model in models for tensor in model.parameters()}
-        # of another device nothing would be recorded
-        record = recorder(models[0].device) if len(devices) == 1 else None
-        if record is None:
-            named = ", ".join(sorted(map(str, devices)))
-            logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
-        return record and Graphs(record)
 
     def _noise(self) -> Noise:
         ids, vocab = self.rows.input_ids, self.whole.get_output_embeddings().weight.shape[0]

@@ -33,7 +33,8 @@ class EngineSettings:
         prefill_chunk: tokens of a prompt read at a time.
         candidate_pool: tokens that the drafter's nodes come from, the likeliest of the block by base logits; 0 is the whole vocabulary.
         compile: `torch.compile` the target's verification and the drafter's block: a minute or two once, then faster rounds.
-        graphs: on a GPU, record verification, block and head once for a shape and replay them as one launch each (`graphs.py`).
+        graphs: on a GPU, record verification, block and head once for a shape and replay them as one launch each (`graphs.py`);
+            "auto" where a check on that device passed and the call asks for no tree.
         pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed_weights.py`), which takes
             the memory of the weights again and is left out where a quarter of the free memory does not hold that.
     """
@@ -49,7 +50,7 @@ class EngineSettings:
     prefill_chunk: int = 512
     candidate_pool: int = 1024
     compile: bool = False
-    graphs: bool = False
+    graphs: bool | str = "auto"
     pack: bool = True
 
     def __post_init__(self):
@@ -65,6 +66,8 @@ class EngineSettings:
             raise ValueError(f"prefill_chunk must be a positive number of tokens, got {self.prefill_chunk!r}.")
         if self.draft_window is not None and not _whole(self.draft_window, 1):
             raise ValueError(f"draft_window must be a positive number of tokens, got {self.draft_window!r}.")
-        for name in ("lookup", "compile", "graphs", "pack"):
+        if not (isinstance(self.graphs, bool) or self.graphs == "auto"):
+            raise ValueError(f'graphs must be True, False or "auto", got {self.graphs!r}.')
+        for name in ("lookup", "compile", "pack"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")

@@ -108,7 +108,7 @@ def test_mistakes_are_named(monkeypatch):
     with pytest.raises(ValueError, match="must be a number, got 'many'"):
         answers.same_number("5", "many")
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(ValueError, match=r'pip install "domino\[eval\]"'):
+    with pytest.raises(ValueError, match=r'pip install "domino-decoding\[eval\]"'):
         answers.same_expression("\\boxed{1}", "1")
     assert answers.same_number("\\boxed{18}", "18")
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "configuration_domino": set(),
     "settings": set(),
+    "installing": set(),
     "kernels": set(),
     "acceleration": set(),
     "drafting": {"kernels", "verification", "acceleration"},
@@ -18,11 +19,11 @@ ALLOWED = {
     "generation": {"drafting", "verification", "acceleration"},
     "modeling_domino": {"configuration_domino", "drafting", "generation"},
     "hub": {"configuration_domino", "modeling_domino"},
-    "embedded": set(),
+    "embedded": {"installing"},
     "training": {"configuration_domino", "modeling_domino", "generation", "evaluation", "embedded", "settings"},
     "training/losses": {"drafting"},
     "evaluation": {"generation", "modeling_domino", "embedded", "settings"},
-    "evaluation/accuracy": {"evaluation"},
+    "evaluation/accuracy": {"evaluation", "installing"},
     "evaluation/bench": {
         "configuration_domino",
         "modeling_domino",
@@ -33,7 +34,7 @@ ALLOWED = {
         "evaluation",
         "settings",
     },
-    "evaluation/report": {"evaluation"},
+    "evaluation/report": {"evaluation", "installing"},
     "space": {"evaluation", "generation", "drafting", "verification", "embedded"},
 }
 

@@ -71,9 +71,12 @@ def _ablate(args) -> None:
 
 
 def _export(args) -> None:
-    from .hub.export import export, push
+    from .embedded.smollm2 import DRAFTER
+    from .hub.export import CARD_FACTS, export, push
 
-    folder = export(args.drafter, args.out, args.card, args.push or args.name)
+    if args.drafter and not args.card:
+        raise ValueError(f"--card is missing: a YAML file with {', '.join(CARD_FACTS)} of {args.drafter}.")
+    folder = export(args.drafter or DRAFTER, args.out, args.card or DRAFTER / "card.yaml", args.push or args.name)
     print(f"Wrote {folder}")
     if args.push:
         print(f"Pushed: {push(folder, args.push, args.private, args.revision, args.message)}")
@@ -118,7 +121,6 @@ def _distill(args) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from .embedded.smollm2 import DRAFTER
     from .training.distill_settings import ABOUT, add_options
 
     formatter = argparse.ArgumentDefaultsHelpFormatter
@@ -181,8 +183,8 @@ def _parser() -> argparse.ArgumentParser:
 
     add = commands.add_parser("export", help="write a Hub repository folder, and push it", formatter_class=formatter)
     add.add_argument("out", type=Path, help="folder to write; must be empty or absent")
-    add.add_argument("--drafter", default=DRAFTER, help="folder or Hub id of the drafter")
-    add.add_argument("--card", type=Path, default=DRAFTER / "card.yaml", help="YAML with the model card's facts")
+    add.add_argument("--drafter", help="folder or Hub id of the drafter (default: the embedded one)")
+    add.add_argument("--card", type=Path, help="YAML with the model card's facts (default: the embedded drafter's)")
     add.add_argument("--name", default="org/domino-smollm2-135m-instruct", help="repository name in the card's example")
     add.add_argument("--push", metavar="ORG/NAME", help="also upload to this repository")
     add.add_argument("--private", action="store_true", help="create the repository private")

@@ -31,7 +31,7 @@ def main() -> None:
     assert not Path(where).is_relative_to(ROOT) or "site-packages" in where, where
     drafter = run(sys.executable, "-I", "-c", "from domino.embedded.smollm2 import DRAFTER; print(DRAFTER)").strip()
     domino = str(Path(sys.executable).parent / "domino")
-    assert "generate" in run(domino, "--help")
+    assert "validate" in run(domino, "--help")
     assert "a complete drafter" in run(domino, "validate", drafter)
     assert run(sys.executable, "-I", "-c", REMOTE, drafter).startswith("transformers_modules.")
     said = run(sys.executable, "-I", "-c", readme_example())

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,8 @@ def main() -> None:
     assert "validate" in run(domino, "--help")
     assert "a complete drafter" in run(domino, "validate", drafter)
     assert run(sys.executable, "-I", "-c", REMOTE, drafter).startswith("transformers_modules.")
+    with tempfile.TemporaryDirectory() as folder:
+        assert "| gsm8k |" in run(domino, "eval", "--tasks", "gsm8k=1", "--max-new-tokens", "8", "--out", folder)
     said = run(sys.executable, "-I", "-c", readme_example())
     assert said.strip(), "README's example prints nothing"
     print(f"{said}\nThe wheel works: {where}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from domino.embedded.smollm2 import DRAFTER, WHEEL
 from domino.hub.validate import validate
-from domino.installing import DISTRIBUTION, missing
+from domino.installing import DISTRIBUTION, VERSION, missing
 from transformers.dynamic_module_utils import get_relative_import_files
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
@@ -75,7 +75,7 @@ def test_the_wheel_holds_all_code_and_data(wheel):
 
 def test_the_wheel_is_called_by_its_name_and_runs_as_domino(wheel):
     assert PROJECT["project"]["name"] == DISTRIBUTION
-    assert wheel.name.startswith(f"{DISTRIBUTION.replace('-', '_')}-{PROJECT['project']['version']}-py3-none-any")
+    assert wheel.name.startswith(f"{DISTRIBUTION.replace('-', '_')}-{VERSION}-py3-none-any")
     with zipfile.ZipFile(wheel) as archive:
         (entries,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         assert "domino = domino.cli:main" in archive.read(entries).decode()

@@ -75,6 +75,7 @@ def test_the_wheel_holds_all_code_and_data(wheel):
 
 def test_the_wheel_is_called_by_its_name_and_runs_as_domino(wheel):
     assert PROJECT["project"]["name"] == DISTRIBUTION
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
     assert wheel.name.startswith(f"{DISTRIBUTION.replace('-', '_')}-{VERSION}-py3-none-any")
     with zipfile.ZipFile(wheel) as archive:
         (entries,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]

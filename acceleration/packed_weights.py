@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from . packed_linear import JointProduct, PackedLinear, PackedSibling  # fmt: skip  # isort: skip
+from . packed_linear import JointProduct, PackedLinear, PackedSibling, packed_for_few  # fmt: skip  # isort: skip
 
 LARGEST_SHARE = 0.25  # of the memory that is free
 RUNS = 32  # parts of a weight that are summed apart, so that what only changes place is seen
@@ -90,7 +90,7 @@ def _packed(group: Group, marks: tuple) -> Tensor:
     if group[0] not in _known or _known[group[0]][0] != marks:
         weights = [module.weight.detach() for module in group]
         whole = weights[0] if len(group) == 1 else torch.cat(weights)
-        _known[group[0]] = marks, torch.ops.mkldnn._reorder_linear_weight(whole)
+        _known[group[0]] = marks, packed_for_few(whole)
     return _known[group[0]][1]
 
 
@@ -111,7 +111,7 @@ def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """x [..., in] -> x Wᵀ [..., out] with a small weight [out, in] as it is now, packed where this machine can."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not _packs_here():
         return partial(nn.functional.linear, weight=weight)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+    packed = packed_for_few(weight.detach().contiguous())
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
 

@@ -16,9 +16,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
+from . invariant_attention import NAME as INVARIANT  # fmt: skip  # isort: skip
+from . packed_linear import LimitedLinear, PackedLinear, PackedSibling  # fmt: skip  # isort: skip
 from . packed_weights import packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import with_short_rotary  # fmt: skip  # isort: skip
+from . summation import row_limits  # fmt: skip  # isort: skip
 
 Exchanged = dict[
     nn.Module, tuple[type[nn.Module], dict[str, Any]]
@@ -35,21 +38,39 @@ OWN = (
 )
 
 
-def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
+def decoding_view(model: nn.Module, packs: bool, invariant: bool = False) -> nn.Module:
     """The view of a model on a CPU; any other model as it is, and one with layers compiled in place, which call themselves.
 
     Args:
         packs: whether linear layers may be packed, and what lies between them be done in fewer calls.
+        invariant: whether no token may depend on what is read with it; only where `invariance.obstacle` names none.
     """
     if model.device.type != "cpu" or any(m._compiled_call_impl is not None for m in model.modules()):
         return model
     exchanged: Exchanged = {**packed_weights(model), **rms_norms(model)} if packs else {}
-    view = _view(model, exchanged, regroups(model), {})
+    if invariant:
+        _limit_rows(model, exchanged)
+    attention = INVARIANT if invariant else NAME if regroups(model) else None
+    view = _view(model, exchanged, attention, {})
     if packs:
         for module in view.modules():
             with_short_rotary(module)
             _find_children_at_once(module)
     return view
+
+
+def _limit_rows(model: nn.Module, exchanged: Exchanged) -> None:
+    """Every linear layer reads its rows in products whose order is that of few."""
+    for module in model.modules():
+        if type(module) is not nn.Linear:
+            continue
+        kind, besides = exchanged.setdefault(module, (LimitedLinear, {}))
+        outputs, packed = module.out_features, issubclass(kind, PackedLinear)
+        if kind is PackedSibling:
+            outputs = sum(besides["product"].sizes)
+            besides["product"].limits = row_limits(module.in_features, outputs, packed)
+        else:
+            besides["limits"] = row_limits(module.in_features, outputs, packed)
 
 
 def _find_children_at_once(view: nn.Module) -> None:
@@ -87,7 +108,7 @@ def _compares_with_sdpa(module_name: str) -> bool:
     return '"sdpa"' in source or "'sdpa'" in source
 
 
-def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) -> nn.Module:
+def _view(module: nn.Module, exchanged: Exchanged, attention: str | None, seen: dict) -> nn.Module:
     if module in seen:
         return seen[module]
     # Dictionaries are copied, so that what is hung on the view (hooks that collect hidden states, rescaled position tables)
@@ -96,21 +117,21 @@ def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) ->
     for name in OWN:
         state[name] = state[name].copy()
     state["_modules"] = {
-        name: child if child is None else _view(child, exchanged, regroup, seen)
+        name: child if child is None else _view(child, exchanged, attention, seen)
         for name, child in module._modules.items()
     }
     kind, besides = exchanged.get(module, (type(module), {}))
     state |= besides
     config = state.get("config")
-    if regroup and getattr(config, "_attn_implementation", None) == "sdpa":
+    if attention and getattr(config, "_attn_implementation", None) == "sdpa":
         # the original is kept beside its copy, or another could get its id
-        state["config"] = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]
+        state["config"] = seen.setdefault(id(config), (config, _attending(config, attention)))[1]
     view = seen[module] = object.__new__(kind)
     object.__setattr__(view, "__dict__", state)
     return view
 
 
-def _with_few_queries(config):
+def _attending(config, attention: str):
     config = copy.copy(config)
-    config._attn_implementation_internal = NAME
+    config._attn_implementation_internal = attention
     return config

@@ -17,6 +17,7 @@ from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
 
 from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
+from .. acceleration.invariance import is_invariant  # fmt: skip  # isort: skip
 from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
 from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
 from .. drafting.drafter import Picking  # fmt: skip  # isort: skip
@@ -157,9 +158,10 @@ class Call:
         static = longest if generation_config.cache_implementation == "static" else None
         self.graphs = self._graphs(engine.target, engine.draft) if settings.graphs else None
         packs = settings.pack and not settings.compile  # the compiler packs by itself
-        target, draft = decoding_view(engine.target, packs), decoding_view(engine.draft, packs)
+        invariant = settings.invariant and is_invariant(engine.target, packs, settings.compile)
+        target, draft = decoding_view(engine.target, packs, invariant), decoding_view(engine.draft, packs)
         self.target = RowTarget(
-            target, layers, count, rows.max_length, static, chunk, settings.compile, device, self.graphs
+            target, layers, count, rows.max_length, static, chunk, settings.compile, device, self.graphs, invariant
         )
         run = compile_forward(draft) if settings.compile else None
         self.session = draft.open(

@@ -33,6 +33,8 @@ class EngineSettings:
         graphs: on a GPU, record verification, block and head once for a shape and replay them as one launch each (`graphs.py`).
         pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed_weights.py`), which takes
             the memory of the weights again and is left out where a quarter of the free memory does not hold that.
+        invariant: on a CPU in bfloat16, no token's logits depend on what is read with it, so a greedy text is the same with drafts and
+            without, alone and in a batch, bit for bit. Where that does not hold (`invariance.obstacle`) the call goes on without.
     """
 
     budget: int | str = "auto"
@@ -47,6 +49,7 @@ class EngineSettings:
     compile: bool = False
     graphs: bool = False
     pack: bool = True
+    invariant: bool = True
 
     def __post_init__(self):
         for name, allowed in (("accept", tuple(RULES)), ("shape", SHAPES), ("draws", DRAWS)):
@@ -61,6 +64,6 @@ class EngineSettings:
             raise ValueError(f"prefill_chunk must be a positive number of tokens, got {self.prefill_chunk!r}.")
         if self.draft_window is not None and not _whole(self.draft_window, 1):
             raise ValueError(f"draft_window must be a positive number of tokens, got {self.draft_window!r}.")
-        for name in ("lookup", "compile", "graphs", "pack"):
+        for name in ("lookup", "compile", "graphs", "pack", "invariant"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")

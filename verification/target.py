@@ -9,6 +9,8 @@ from torch import Tensor
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
+from .. acceleration.invariant_attention import STEP, TREE  # fmt: skip  # isort: skip
+from .. acceleration.tree_values import TreeValues  # fmt: skip  # isort: skip
 from . cache import RowCache  # fmt: skip  # isort: skip
 from . mask import Tail, causal_mask, tree_mask  # fmt: skip  # isort: skip
 
@@ -23,6 +25,7 @@ class RowTarget:
         capacity: see `RowCache`.
         chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`. device: of the token ids.
         graphs: which record verifications and replay them; None: each is run.
+        invariant: the target is a view in which no token depends on what is read with it (`acceleration/invariance.py`).
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class RowTarget:
         compiled: bool,
         device: torch.device,
         graphs: Graphs | None = None,
+        invariant: bool = False,
     ):
         self.target, self.layer_ids, self.longest, self.chunk = target, layer_ids, longest, chunk
         self.config = target.config.get_text_config()
         self.entries = feature_entries(layer_ids)
-        self.graphs, fixed, bucket = graphs, compiled or graphs is not None, BUCKET if graphs else 1
-        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=fixed, bucket=bucket)
+        self.graphs, fixed, self.invariant = graphs, compiled or graphs is not None, invariant
+        bucket = STEP if invariant else BUCKET if graphs else 1
+        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, fixed, bucket, tight=invariant)
         self.run = compile_forward(target) if compiled else target
         home = target.get_input_embeddings().weight.device
         self.device = (
@@ -108,8 +113,14 @@ class RowTarget:
     def _place_trees(self, proposal: Proposal):
         """The same for trees: a node's position is its depth behind the text, its slot its number."""
         depths, ancestors, lengths = proposal.depths(), proposal.ancestors(), self.cache.lengths
-        self.cache.place(depths.shape[1], self.device)
+        values = TreeValues(lengths, depths, ancestors, proposal.counts) if self.invariant else None
+        self.cache.place(depths.shape[1], self.device, values.end if values else 0)
         positions = torch.from_numpy(np.array(lengths)[:, None] + depths).to(self.device)
+        if values:
+            masks = self._masks(positions)
+            for mask in masks.values() if isinstance(masks, dict) else (masks,):
+                mask.__dict__[TREE] = values
+            return positions.clamp(max=self.longest - 1), masks
 
         def masked(window: int | None) -> Tensor:
             return self._ready(tree_mask(lengths, ancestors, depths, self.device, window))
@@ -147,6 +158,9 @@ class RowTarget:
     def _masks(self, positions: Tensor):
         """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""
         rows, tokens = positions.shape
+        if self.invariant:
+            at = positions[:1] if isinstance(self.cache.slots, slice) and not (positions != positions[:1]).any() else positions
+            return self._of_each_kind(lambda window: causal_mask(at, self.cache.visible, window))
         if tokens == self.cache.visible and self.window is None:
             return None
         alike = isinstance(self.cache.slots, slice)

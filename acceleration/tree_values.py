@@ -41,8 +41,11 @@ class TreeValues:
 
     @property
     def end(self) -> int:
-        """Slots that must be visible: the last tile is empty, and taken where a node has no part in a tile."""
-        return max(self.lengths) + self.levels - 1 + TILE
+        """Slots that must be visible: a tile behind the last one in use is empty, and taken where a node has no part in a tile.
+
+        Worked example: a text of 94 tokens, three levels: positions 94, 95, 96, the last in tile 3, so tile 4 must be there: 160.
+        """
+        return ((max(self.lengths) + self.levels - 1) // TILE + 2) * TILE
 
     def put_in_order(self, scores: Tensor, groups: int, shared: int) -> None:
         """Scores [R G, g w, L] of slots become, in place, scores of the positions on each node's path. What is beyond must be masked."""

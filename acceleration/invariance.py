@@ -10,49 +10,47 @@ import inspect
 import logging
 import sys
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
 
-from . packed_weights import can_pack  # fmt: skip  # isort: skip
+from . packed_linear import LimitedLinear, PackedLinear, PackedSibling, RowLimits  # fmt: skip  # isort: skip
 from . summation import attention_keeps_order, row_limits  # fmt: skip  # isort: skip
-from . view import regroups  # fmt: skip  # isort: skip
 
 # What a model may hand to attention besides a mask, by the names that transformers uses.
 UNKNOWN = ("softcap", "position_bias", "s_aux")
+Exchanged = dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]]  # as of `view.py`
 
 logger = logging.getLogger(__name__)
 
 
-def is_invariant(model: nn.Module, packs: bool, compiled: bool = False) -> bool:
-    """Whether `decoding_view(model, packs, invariant=True)` is one; says why not in the log.
+def obstacle(model: nn.Module, exchanged: Exchanged) -> str | None:
+    """Why a token's logits may depend on what is read with it; None: they do not. Told in the log, too.
 
     Args:
-        packs: as for `decoding_view`. compiled: whether the forward will be compiled, which orders sums as it likes.
+        model: whose attention can be exchanged. exchanged: what its view has instead of packed layers.
     """
-    found = "it is compiled" if compiled else obstacle(model, packs)
+    found = _of_model(model) or _of_sums(model, exchanged)
     if found is not None:
-        logger.debug("Texts of %s with and without drafts are equal up to near ties only: %s.", type(model).__name__, found)
-    return found is None
+        logger.debug(
+            "%s: texts with and without drafts agree up to near ties only, as %s.", type(model).__name__, found
+        )
+    return found
 
 
-def obstacle(model: nn.Module, packs: bool) -> str | None:
-    """Why a token's logits may depend on what is read with it; None: they do not."""
+def _of_model(model: nn.Module) -> str | None:
     if any(tensor.device.type != "cpu" or tensor.dtype != torch.bfloat16 for tensor in model.parameters()):
-        return "it is not in bfloat16 on a CPU"
-    if any(module._compiled_call_impl is not None for module in model.modules()):
-        return "it holds compiled layers"
-    if not regroups(model):
-        return "its attention cannot be exchanged"
-    config = model.config.get_text_config()
-    named = {type(module).__module__ for module in model.modules() if "config" in module.__dict__}
-    asked = [word for word in UNKNOWN for name in sorted(named) if _mentions(name, word)]
+        return "the weights are not in bfloat16 on a CPU"
+    config: Any = model.config
+    if config.get_text_config() is not config or config._attn_implementation != "sdpa":
+        return "its attention is not exchanged"
+    named = sorted({type(module).__module__ for module in model.modules() if "config" in module.__dict__})
+    asked = [word for word in UNKNOWN for name in named if _mentions(name, word)]
     if asked:
-        return f"its attention uses {asked[0]}"
+        return f"its attention may use {asked[0]}"
     other = [name for name, module in model.named_modules() if not _is_known(module)]
-    if other:
-        return f"the sums of {other[0]} are unknown"
-    return _of_sums(model, config, packs)
+    return f"{other[0]} holds weights of a kind that is not known" if other else None
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -62,18 +60,39 @@ def _is_known(module: nn.Module) -> bool:
     return all(weight.dim() == 1 for weight in module.parameters(recurse=False))
 
 
-def _of_sums(model: nn.Module, config, packs: bool) -> str | None:
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            shape = module.in_features, module.out_features
-            if row_limits(*shape, packed=packs and can_pack(module)) is None:
-                return f"a product of {shape[0]} inputs and {shape[1]} outputs adds in an order that depends on the rows"
+def _of_sums(model: nn.Module, exchanged: Exchanged) -> str | None:
+    for module in _linear(model):
+        if _limits(module, exchanged) is None:
+            return f"products of {module.in_features} inputs add in an order that depends on the rows"
+    config: Any = model.config
     heads = config.num_attention_heads
     groups = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     if not attention_keeps_order(groups, heads // groups, width):
-        return f"sums over keys of {groups} heads of {width} depend on what is read"
+        return f"sums over keys of {groups} heads of {width} add in an order that depends on what is read"
     return None
+
+
+def limited(model: nn.Module, exchanged: Exchanged) -> Exchanged:
+    """What a view has instead, with every linear layer reading its rows within limits."""
+    found = dict(exchanged)
+    for module in _linear(model):
+        kind, besides = exchanged.get(module, (LimitedLinear, {}))
+        limits = _limits(module, exchanged)
+        if kind is PackedSibling:
+            besides["product"].limits = limits  # made for this view
+        found[module] = kind, {**besides, "limits": limits}
+    return found
+
+
+def _linear(model: nn.Module) -> list[nn.Linear]:
+    return [module for module in model.modules() if type(module) is nn.Linear]
+
+
+def _limits(module: nn.Linear, exchanged: Exchanged) -> RowLimits | None:
+    kind, besides = exchanged.get(module, (LimitedLinear, {}))
+    outputs = sum(besides["product"].sizes) if kind is PackedSibling else module.out_features
+    return row_limits(module.in_features, outputs, packed=issubclass(kind, PackedLinear))
 
 
 @cache

@@ -35,7 +35,7 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
     rows, heads, n, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     shared = heads // groups
-    tree = attention_mask.__dict__.get(TREE)
+    tree: TreeValues | None = attention_mask.__dict__.get(TREE)
     key, value = key.flatten(0, 1), value.flatten(0, 1)
     scores = torch.bmm(query.reshape(rows * groups, shared * n, width), key.transpose(1, 2))
     if tree is not None:

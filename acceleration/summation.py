@@ -91,7 +91,9 @@ def _keys_keep_order(keys: int, groups: int, width: int, queries: list[int]) -> 
                 out = weighted(_repeat(weights[:rows], batch), _repeat(value, batch))
                 if not torch.equal(out, _repeat(expected[:rows], batch)):
                     return False
-            if not torch.equal(torch.bmm(_repeat(q[:rows], batch), _repeat(k, batch).transpose(1, 2)), _repeat(scores[:rows], batch)):
+            if not torch.equal(
+                torch.bmm(_repeat(q[:rows], batch), _repeat(k, batch).transpose(1, 2)), _repeat(scores[:rows], batch)
+            ):
                 return False
     return True
 

@@ -51,9 +51,7 @@ class TreeValues:
         """Scores [R G, g w, L] of slots become, in place, scores of the positions on each node's path. What is beyond must be masked."""
         if not self._nodes:
             shape = groups, shared * self.paths.shape[1], self.levels
-            self._nodes = [
-                torch.from_numpy(np.tile(path, (shared, 1))).expand(shape) for path in self.paths
-            ]
+            self._nodes = [torch.from_numpy(np.tile(path, (shared, 1))).expand(shape) for path in self.paths]
         width = self.paths.shape[1]
         for row, (length, nodes) in enumerate(zip(self.lengths, self._nodes, strict=True)):
             part = scores[row * groups : (row + 1) * groups, :, length : length + max(width, self.levels)]

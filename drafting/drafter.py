@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -65,7 +65,15 @@ class Wanted:
 
 
 class DraftSession(Protocol):
-    """A drafter's state of one call: what it has read of every row."""
+    """A drafter's state of one call: what it has read of every row. `cache` is what a later call may continue."""
+
+    cache: Any
+
+    def continue_at(self, lengths: list[int]) -> None:
+        """The target has read this many tokens of each row in earlier calls."""
+
+    def flush(self) -> None:
+        """Take in what was added and waits."""
 
     def read(self, features: Tensor, counts: list[int]) -> None:
         """Take in features [R, c, F * hidden] of newly verified tokens, of which each row's first `counts` are true, at once."""

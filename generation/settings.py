@@ -1,4 +1,4 @@
-"""How the engine decodes."""
+"""How a call decodes."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ MOST = 64  # nodes of a tree, at most
 COLD = 0.7  # temperature below which "auto" chooses nodes instead of drawing them
 SHAPES = ("auto", "tree", "chain")
 DRAWS = ("auto", "sampled", "chosen")
+LOOPS = ("auto", "engine", "transformers")
 
 
 def _whole(value, least: int) -> bool:
@@ -16,9 +17,11 @@ def _whole(value, least: int) -> bool:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How an engine decodes.
+    """How a call decodes.
 
     Attributes:
+        loop: "engine", our own; "transformers", its assisted loop, one row and chains alone, to which all else here means nothing; "auto"
+            is the engine, and transformers' where the engine cannot (a log line says why).
         budget: nodes of a round's tree, or "auto" for as many as pay (`budget.py`); 0 decodes without drafts. `num_assistant_tokens`
             bounds either where it is not transformers' default, 20.
         shape: what the drafter proposes, "tree" or "chain"; "auto" is a tree on a CPU and a chain elsewhere, where trees never ran.
@@ -37,6 +40,7 @@ class EngineSettings:
             without, alone and in a batch, bit for bit. Where that does not hold (`invariance.obstacle`) the call goes on without.
     """
 
+    loop: str = "auto"
     budget: int | str = "auto"
     shape: str = "auto"
     lookup: bool = True
@@ -52,7 +56,7 @@ class EngineSettings:
     invariant: bool = True
 
     def __post_init__(self):
-        for name, allowed in (("accept", tuple(RULES)), ("shape", SHAPES), ("draws", DRAWS)):
+        for name, allowed in (("loop", LOOPS), ("accept", tuple(RULES)), ("shape", SHAPES), ("draws", DRAWS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if self.budget != "auto" and not (_whole(self.budget, 0) and self.budget <= MOST):

@@ -14,7 +14,8 @@ from domino import generate
 from domino.drafting import domino as drafting
 from domino.drafting import sampled as drawing
 from domino.drafting.proposal import Sampled
-from domino.generation import budget, engine
+from domino.generation import budget, learnt
+from domino.generation.call import draws_nodes
 from domino.generation.settings import EngineSettings
 from domino.verification import accept, verdict
 from tiny import make_draft, make_target
@@ -162,7 +163,7 @@ def test_sizes_chosen_by_what_is_known_before_the_draw(target, draft, rule, monk
     monkeypatch.setattr(budget.Costs, "saw", lambda *args: None)
     monkeypatch.setattr(budget.Costs, "unknown", lambda *args: None)
     monkeypatch.setattr(
-        engine.Learnt, "budget", lambda self, rows: self.budgets.setdefault(0, budget.Budget(known(STEPS)))
+        learnt.Learnt, "budget", lambda self, rows: self.budgets.setdefault(0, budget.Budget(known(STEPS)))
     )
     widths = set()
 
@@ -247,7 +248,7 @@ def test_whether_nodes_are_drawn():
     """By temperature, unless it is said; greedy decoding and the walk draw nothing."""
 
     def draws(do_sample, temperature, **how):
-        return engine._draws(EngineSettings(**how), GenerationConfig(do_sample=do_sample, temperature=temperature))
+        return draws_nodes(EngineSettings(**how), GenerationConfig(do_sample=do_sample, temperature=temperature))
 
     assert draws(True, 1.0)
     assert draws(True, 0.8)

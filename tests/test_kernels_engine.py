@@ -10,7 +10,7 @@ from domino.drafting.fused_chain import Plan, fused_rollout, plan_for, projectio
 from domino.drafting.head import BlockHead, HeadWeights
 from domino.kernels import seam
 from domino.kernels.twins import warp
-from tiny import VOCAB, make_draft, make_target
+from tiny import VOCAB, make_draft, make_target, stock
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 pytest.importorskip("triton")
@@ -64,7 +64,7 @@ def test_generate_with_an_assistant_too(eos, launches):
     plain = target.generate(IDS[:1].to(DEVICE), **options)
     for choice in ("torch", "triton"):
         with seam.forced(choice):
-            assert torch.equal(target.generate(IDS[:1].to(DEVICE), assistant_model=draft, **options), plain)
+            assert torch.equal(target.generate(IDS[:1].to(DEVICE), assistant_model=stock(draft), **options), plain)
     assert launches
 
 

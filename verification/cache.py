@@ -86,7 +86,15 @@ class RowCache(Cache):
     row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int | None = None, indexed: bool = False, bucket: int = 1, tight: bool = False):
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        capacity: int | None = None,
+        indexed: bool = False,
+        bucket: int = 1,
+        tight: bool = False,
+    ):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.lengths = [0] * rows
         self.indexed, self.bucket = indexed, bucket
@@ -105,21 +113,22 @@ class RowCache(Cache):
         else:
             self.slots = torch.tensor(lengths, device=device)[:, None] + torch.arange(tokens, device=device)
             self._number_rows(device)
-        self._reserve(self.visible)
+        self.reserve(self.visible)
 
     def place_at(self, slots: Tensor, visible: int) -> None:
         """The next forward writes at these slots [R, n]."""
         self.slots, self.visible = slots, visible
         self._number_rows(slots.device)
-        self._reserve(visible)
+        self.reserve(visible)
 
     def _number_rows(self, device: torch.device) -> None:
         if self.rows is None:  # made once: a recorded forward reads it where it lies
             self.rows = torch.arange(len(self.lengths), device=device)[:, None]
 
-    def _reserve(self, slots: int) -> None:
+    def reserve(self, slots: int) -> None:
+        """See to it that this many slots have room."""
         if self.tight:
-            self.visible = self.capacity = max(self.capacity, slots)
+            self.visible = self.capacity = max(self.capacity, _up(slots, self.bucket))
         elif slots > self.capacity:
             self.capacity = _up(slots + max(GROWTH, self.capacity // 2), self.bucket)
 
@@ -147,6 +156,15 @@ class RowCache(Cache):
         for layer in self.layers:
             if layer.is_initialized:
                 layer.keep(torch.tensor(rows, device=layer.keys.device))
+
+    def row(self, place: int, length: int) -> list[tuple[Tensor, Tensor] | None]:
+        """Copies of a row's first keys and values [heads, length, head_dim] in each layer; None where a layer keeps none."""
+        return [
+            (layer.keys[place, :, :length].clone(), layer.values[place, :, :length].clone())
+            if layer.is_initialized
+            else None
+            for layer in self.layers
+        ]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """The longest row."""

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from . packed_linear import JointProduct, PackedLinear, PackedSibling  # fmt: skip  # isort: skip
+from . packed_linear import JointProduct, PackedLinear, PackedSibling, packed_for_few  # fmt: skip  # isort: skip
 from . watched import Watched  # fmt: skip  # isort: skip
 
 LARGEST_SHARE = 0.25  # of the memory that is free
@@ -92,7 +92,7 @@ def _packed(group: Group, anew: bool) -> Tensor:
     known = _known.get(group[0])
     if anew or known is None or not known[0].unchanged(weights):
         whole = weights[0].detach() if len(group) == 1 else torch.cat([weight.detach() for weight in weights])
-        known = _known[group[0]] = Watched(weights), torch.ops.mkldnn._reorder_linear_weight(whole)
+        known = _known[group[0]] = Watched(weights), packed_for_few(whole)
     return known[1]
 
 
@@ -119,7 +119,7 @@ def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """x [..., in] -> x Wᵀ [..., out] with a small weight [out, in] as it is now, packed where this machine can."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not _packs_here():
         return partial(nn.functional.linear, weight=weight)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+    packed = packed_for_few(weight.detach().contiguous())
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
 

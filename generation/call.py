@@ -80,7 +80,8 @@ class Call:
         usual = settings.shape != "tree" and not settings.compile and not past.cached
         self.graphs = graphs_for(settings.graphs, usual, self.whole, self.draft)
         packs = settings.pack and not settings.compile  # the compiler packs by itself
-        target, draft = decoding_view(self.whole, packs), decoding_view(self.draft, packs)
+        invariant = settings.invariant and not settings.compile  # the compiler orders sums as it likes
+        target, draft = decoding_view(self.whole, packs, invariant), decoding_view(self.draft, packs)
         self.target = RowTarget(
             target,
             self.draft.config.target_layer_ids,

@@ -37,6 +37,8 @@ class EngineSettings:
             "auto" where a check on that device passed and the call asks for no tree.
         pack: on a CPU in bfloat16, arrange the weights of linear layers once for its matrix units (`packed_weights.py`), which takes
             the memory of the weights again and is left out where a quarter of the free memory does not hold that.
+        invariant: on a CPU in bfloat16, no token's logits depend on what is read with it, so a greedy text is the same with drafts and
+            without, alone and in a batch, bit for bit. Where that does not hold (`invariance.obstacle`) the call goes on without.
     """
 
     loop: str = "auto"
@@ -52,6 +54,7 @@ class EngineSettings:
     compile: bool = False
     graphs: bool | str = "auto"
     pack: bool = True
+    invariant: bool = True
 
     def __post_init__(self):
         for name, allowed in (("loop", LOOPS), ("accept", tuple(RULES)), ("shape", SHAPES), ("draws", DRAWS)):
@@ -68,6 +71,6 @@ class EngineSettings:
             raise ValueError(f"draft_window must be a positive number of tokens, got {self.draft_window!r}.")
         if not (isinstance(self.graphs, bool) or self.graphs == "auto"):
             raise ValueError(f'graphs must be True, False or "auto", got {self.graphs!r}.')
-        for name in ("lookup", "compile", "pack"):
+        for name in ("lookup", "compile", "pack", "invariant"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")

@@ -77,7 +77,9 @@ def seconds_of_a_round(target: Any, draft: DominoModel, prompt: Tensor, accepted
     for wanted in (FEW, MANY):
         new = 1 + wanted * (accepted + 1)
         began = time.perf_counter()
-        target.generate(prompt, max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0, **how)
+        mask = torch.ones_like(prompt)  # random tokens may look like padding
+        given = {"attention_mask": mask, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, **how}
+        target.generate(prompt, max_new_tokens=new, **given)
         if prompt.device.type == "cuda":
             torch.cuda.synchronize(prompt.device)
         took.append(time.perf_counter() - began)

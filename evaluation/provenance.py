@@ -6,11 +6,12 @@ import platform
 import shlex
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 import transformers
+
+from ..installing import VERSION
 
 
 def provenance() -> dict:
@@ -20,7 +21,7 @@ def provenance() -> dict:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "domino": version("domino"),
+        "domino": VERSION,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "command": shlex.join(["domino", *sys.argv[1:]]),

@@ -199,3 +199,14 @@ def edit_tensors(folder, change):
 def test_validator_finds(repository, spoil, finding):
     spoil(repository)
     assert any(finding in problem for problem in validate(repository)), validate(repository)
+
+
+def test_another_drafter_needs_a_card_of_its_own(repository, tmp_path):
+    """The embedded drafter's card would say wrong things of it."""
+    command = [sys.executable, "-m", "domino", "export", "new", "--drafter", str(tmp_path / "draft")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--card is missing: a YAML file with base_model, license" in done.stderr
+    assert not (tmp_path / "new").exists()
+    done = subprocess.run([*command, "--card", "card.yaml"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

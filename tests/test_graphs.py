@@ -202,7 +202,7 @@ def test_sampled_text_has_the_law_of_the_target(small, recorded, monkeypatch):
     split = [torch.bincount(torch.multinomial(plain, n, True), minlength=36) / n for n in (3_000, 9_000) * 200]
     limit = max((a - b).abs().sum() / 2 for a, b in itertools.pairwise(split))
     recorded.update(recorded=0, replayed=0)
-    how = {"custom_generate": draft.decode, "graphs": True}
+    how = {"custom_generate": draft.decode, "graphs": True, "draws": "sampled"}
     assert (late_law(target, 1000, 3, **how) - plain).abs().sum() / 2 < limit
     assert recorded["replayed"] > 2 * recorded["recorded"] > 0
 

@@ -97,6 +97,12 @@ def _smollm2(args) -> None:
     print(target_folder())
 
 
+def _doctor(args) -> None:
+    from .doctor.report import doctor
+
+    sys.exit(0 if doctor(args.device, args.json) else 1)
+
+
 def _space(args) -> None:
     from .evaluation.settings import ModelSettings
 
@@ -210,6 +216,13 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--private", action="store_true", help="create that Space private")
     add.add_argument("--message", default="Deploy the Domino Space", help="commit message")
     add.set_defaults(run=_space)
+
+    add = commands.add_parser(
+        "doctor", help="what works on this device: versions, kernels, graphs, one round, what to set"
+    )
+    add.add_argument("--device", help="such as cpu or cuda:1 (default: the first GPU, else the CPU)")
+    add.add_argument("--json", action="store_true", help="print everything as JSON, for a bug report")
+    add.set_defaults(run=_doctor)
 
     add = commands.add_parser(
         "smollm2", help="unpack the embedded target and print its folder", formatter_class=formatter

@@ -13,7 +13,7 @@ from torch import Tensor
 from . calibration import Calibration  # fmt: skip  # isort: skip
 from . drafter import Picking, Wanted  # fmt: skip  # isort: skip
 from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
-from . head import BlockHead, HeadWeights  # fmt: skip  # isort: skip
+from . head import BlockHead, head_weights  # fmt: skip  # isort: skip
 from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
 from . sampled import draw, shape  # fmt: skip  # isort: skip
 from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
@@ -29,13 +29,14 @@ class DraftContext(RowCache):
 
     Attributes:
         gaps: by how much each row's next position is ahead of its next slot: features that were never seen leave no hole in the slots.
-        verified_ids: [1, length], the text it was last drafted for.
+        verified_ids: [1, length], the text it was last drafted for, where that is known. window: see `DominoSession`.
     """
 
     def __init__(self, layers: int, rows: int, **kwargs):
         super().__init__(layers, rows, **kwargs)
         self.gaps = [0] * rows
         self.verified_ids: Tensor | None = None
+        self.window: int | None = None
 
     def keep(self, rows: list[int]) -> None:
         super().keep(rows)
@@ -71,8 +72,10 @@ class DominoSession:
         self.home, self.dtype = device if home.type == "meta" else home, target.dtype
         self.graphs, fixed = graphs, run is not None or graphs is not None
         fresh = DraftContext(self.config.num_hidden_layers, rows, indexed=fixed, bucket=BUCKET if graphs else 1)
-        self.cache = fresh if context is None else context
-        self.run, self.weights = run or draft, HeadWeights(draft)
+        fresh.window = window
+        # what a window holds lies elsewhere
+        self.cache = fresh if context is None or context.window != window else context
+        self.run, self.weights = run or draft, head_weights(draft)
         self.device, self.own_dtype = (
             draft.device,
             draft.dtype,
@@ -86,6 +89,22 @@ class DominoSession:
     def read(self, features: Tensor, counts: list[int]) -> None:
         """Put features into the context at once, a prompt's chunk."""
         self.add(features, counts)
+        self.flush()
+
+    def continue_at(self, lengths: list[int]) -> None:
+        """Say that the target has read this many tokens of each row; the context may lack the last of them.
+
+        Worked example: the context holds 7 tokens, the target has read 10: the next feature lies in slot 7 with position 10. A context
+        of 12 belongs to something else, so it begins anew.
+        """
+        held = zip(self.cache.lengths, lengths, strict=True)
+        self.cache.lengths = [own if own <= read else 0 for own, read in held]
+        self.cache.gaps = [read - own for own, read in zip(self.cache.lengths, lengths, strict=True)]
+
+    def flush(self) -> None:
+        """Read what waits."""
+        if not self.waiting:
+            return
         features, counts = self._take()
         positions, _ = self._place(counts, features.shape[1], 0)
         self.draft.read_context(features, positions, self.cache)
@@ -272,6 +291,8 @@ class ChosenLanes:
 
     def children(self, depth: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
         logits = self.picking.processed(self.head, self.head.logits(depth - 1, self.lanes), self.paths)
+        if self.picking.noise is not None:
+            logits = logits - self.picking.noise(depth, self.head.ids).log()[:, None].to(logits.device)
         best, places = logits.topk(min(most, logits.shape[-1]), dim=-1)
         p = (best - logits.logsumexp(dim=-1, keepdim=True)).exp().nan_to_num(0.0)
         chances, cells = self.calibration.chosen(p)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from . calibration import Calibration  # fmt: skip  # isort: skip
 from . fused_chain import Plan  # fmt: skip  # isort: skip
 from . proposal import Proposal  # fmt: skip  # isort: skip
+
+# (depth of the nodes, 1 below the anchors; their tokens [R, m], None: all) -> exponential numbers [R, m] that p is divided by
+Noise = Callable[[int, Tensor | None], Tensor]
 
 # (logits [R, W, V] in at least float32, tokens drafted on each lane's path, lists [R][W], None: it says nothing) -> processed logits
 Process = Callable[[Tensor, list[list[list[int] | None]]], Tensor]
@@ -23,6 +26,7 @@ class Picking:
         samples: nodes are drawn, else they are the likeliest. process: the call's processors; None: there are none. blind: they look at
             the logits alone, so they may be shown those of a pool. banned: tokens that are never drafted. ends: tokens after
             which a text is over. plan: says it all where one launch may draft a chain by itself (`fused_chain.py`).
+        noise: what the target's draws will be made with, so that the likeliest node is the one that they will likely fall on.
     """
 
     samples: bool = False
@@ -31,6 +35,7 @@ class Picking:
     banned: tuple[int, ...] = ()
     ends: frozenset[int] = frozenset()
     plan: Plan | None = None
+    noise: Noise | None = None
 
     def processed(self, head, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         """Logits [R, W, m] of a head's pool as processed; tokens that are banned have -inf."""
@@ -65,7 +70,15 @@ class Wanted:
 
 
 class DraftSession(Protocol):
-    """A drafter's state of one call: what it has read of every row."""
+    """A drafter's state of one call: what it has read of every row. `cache` is what a later call may continue."""
+
+    cache: Any
+
+    def continue_at(self, lengths: list[int]) -> None:
+        """The target has read this many tokens of each row in earlier calls."""
+
+    def flush(self) -> None:
+        """Take in what was added and waits."""
 
     def read(self, features: Tensor, counts: list[int]) -> None:
         """Take in features [R, c, F * hidden] of newly verified tokens, of which each row's first `counts` are true, at once."""

@@ -11,7 +11,7 @@ THREADS_SLEEP = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"  # wh
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch works with one thread."""
+    """torch works with one thread; OpenMP counts for each calling thread by itself, so calls at once do not meet."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

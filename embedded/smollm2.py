@@ -62,10 +62,19 @@ def target_folder() -> Path:
     Raises:
         `FileNotFoundError`: the wheel or gguf, which reads it, is not installed; the message says the command.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "domino" / "smollm2-135m-instruct"
-    if not (cache / "config.json").is_file():
+    cache = _cache()
+    if unpacked() is None:
         _convert(_wheel_folder(), cache)
     return cache
+
+
+def unpacked() -> Path | None:
+    """The same where it was made before; nothing is made."""
+    return _cache() if (_cache() / "config.json").is_file() else None
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "domino" / "smollm2-135m-instruct"
 
 
 def _wheel_folder() -> Path:

@@ -11,7 +11,7 @@ from .answering import encode
 
 @torch.no_grad()
 def acceptance(target, draft, tokenizer, questions: list[str], max_new_tokens: int) -> DraftStatistics:
-    """Answer all questions greedily with the drafter; returns the counts of all rounds together.
+    """Answer all questions greedily with chains of all drafts; returns the counts of all rounds together.
 
     The drafter may be in training: it answers in evaluation mode and is left in the mode it came in.
     """
@@ -20,7 +20,13 @@ def acceptance(target, draft, tokenizer, questions: list[str], max_new_tokens: i
     try:
         for question in tqdm(questions, desc="τ", leave=False):
             inputs = encode(tokenizer, question, target.device)
-            target.generate(**inputs, assistant_model=draft, max_new_tokens=max_new_tokens, do_sample=False)
+            target.generate(
+                **inputs,
+                custom_generate=draft.decode,
+                loop="transformers",
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+            )
             pooled.accepted += draft.statistics.accepted
             pooled.drafted += draft.statistics.drafted
     finally:

@@ -56,10 +56,10 @@ class StockDFlash:
 
 
 def _engine(about: str, **settings) -> Method:
-    """Domino through our own decode loop with these `EngineSettings`."""
+    """Domino with these `EngineSettings`."""
     return Method(
         about,
-        lambda models: {"custom_generate": models.draft.decode_rows, **settings},
+        lambda models: {"custom_generate": models.draft.decode, **settings},
         lambda models: models.draft,
         needs="draft",
     )
@@ -85,11 +85,12 @@ METHODS = {
         "Domino through our own decode loop, a chain of drafts, as many as pay", shape="chain", lookup=False
     ),
     "engine-tree": _engine("a tree of drafts, as many nodes as pay", shape="tree", lookup=False),
-    "engine": _engine("the engine's default: on a CPU a tree, and what lookup finds in the text; as much as pays"),
+    "engine": _engine("the same by name: on a CPU a tree, and what lookup finds in the text; as much as pays"),
     "engine-24": _engine("the default with 24 nodes a round: acceptance lengths that no clock decides", budget=24),
     "engine-compiled": _engine("the default with torch.compile: a minute or two before the first answer", compile=True),
+    "assisted": _engine("Domino through transformers' assisted loop, a chain of drafts", loop="transformers"),
     "domino": Method(
-        "Domino through transformers' assisted decoding, a chain of drafts",
+        "Domino as one argument of generate brings it: the engine's default",
         lambda models: {"assistant_model": models.draft},
         lambda models: models.draft,
         needs="draft",

@@ -17,7 +17,7 @@ from ..installing import VERSION
 def provenance() -> dict:
     """Machine, versions, threads, command and commit."""
     return {
-        "machine": _processor(),
+        "machine": processor(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -44,7 +44,7 @@ def _commit() -> str:
         return "unknown"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's own name where the system tells it; `platform` mostly says x86_64."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,9 @@
 """Refusals before any work: one sentence that says what was got, what is allowed and what to do."""
 
 import inspect
+from collections.abc import Callable
+from functools import cache
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -8,6 +11,8 @@ from transformers.generation import (
     SynthIDTextWatermarkLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
+
+from . past import READABLE  # fmt: skip  # isort: skip
 
 
 def check_target(draft, target) -> None:
@@ -37,8 +42,7 @@ def check_target(draft, target) -> None:
             f"This drafter reads the target's layers {draft.config.target_layer_ids}, but {name} has only "
             f"{config.num_hidden_layers} (0 … {config.num_hidden_layers - 1}): use the target named in the drafter's card."
         )
-    if any(p.is_meta for p in draft.parameters()):
-        raise ValueError("The drafter has offloaded weights; it is small: load it whole, without device_map.")
+    _check_whole(draft)
     if target.get_output_embeddings() is None:
         raise ValueError(f"A Domino drafter needs a target with a language-model head, got {name}.")
     rows = target.get_input_embeddings().weight.shape[0]
@@ -48,30 +52,80 @@ def check_target(draft, target) -> None:
         )
 
 
+_whole: WeakSet = WeakSet()  # drafters that were found whole: looking at every weight on each call takes its time
+
+
+def _check_whole(draft) -> None:
+    """Raise `ValueError` for a drafter with offloaded weights."""
+    if draft in _whole:
+        return
+    if any(p.is_meta for p in draft.parameters()):
+        raise ValueError("The drafter has offloaded weights; it is small: load it whole, without device_map.")
+    _whole.add(draft)
+
+
+# Ways of decoding that are neither greedy nor sampling, and other drafters: an argument that is set to something else than these asks for one.
+OTHER_MODES: dict[str, tuple] = {
+    "num_beams": (None, 1),
+    "num_beam_groups": (None, 1),
+    "constraints": (None,),
+    "force_words_ids": (None,),
+    "penalty_alpha": (None, 0),
+    "dola_layers": (None,),
+    "prompt_lookup_num_tokens": (None,),
+    "assistant_early_exit": (None,),
+    "use_mtp": (None, False),
+}
+
+
 def check_mode(generation_config) -> None:
     """Raise `ValueError` for decoding modes that cannot be drafted for."""
-    if (generation_config.num_beams or 1) > 1:
-        raise ValueError(
-            f"assistant_model works with greedy decoding and sampling, got num_beams={generation_config.num_beams}: "
-            "set num_beams=1 or drop assistant_model."
-        )
+    for name, plain in OTHER_MODES.items():
+        given = getattr(generation_config, name, None)
+        if given not in plain:
+            raise ValueError(
+                f"assistant_model works with greedy decoding and sampling, got {name}={given}: drop {name}, or assistant_model."
+            )
     if generation_config.assistant_ensemble_weight is not None:
         raise ValueError("assistant_ensemble_weight makes verification lossy; a Domino drafter is lossless: drop it.")
 
 
-def check_batch(input_ids: Tensor) -> None:
-    """Raise `ValueError` for more than one sequence, transformers' assisted loop is batch 1, or for none (inputs_embeds)."""
-    if input_ids.shape[1] == 0:
+def check_call(input_ids: Tensor, processors, generation_config, model_kwargs: dict) -> None:
+    """Raise `ValueError` for what neither loop can do."""
+    check_mode(generation_config)
+    check_processors(processors)
+    if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
         raise ValueError("A Domino drafter needs token ids: pass input_ids instead of inputs_embeds.")
+    if generation_config.use_cache is False or model_kwargs.get("use_cache") is False:
+        raise ValueError("Verifying drafts needs the keys and values of the text before, got use_cache=False: drop it.")
+    kind = generation_config.cache_implementation
+    if kind not in (None, "dynamic", "static"):
+        raise ValueError(
+            f"The keys and values of a call with drafts lie whole on the target's device, got cache_implementation={kind!r}: "
+            'use "dynamic" or "static", or drop assistant_model.'
+        )
+    cache = model_kwargs.get("past_key_values")
+    if cache is None:
+        return
+    odd = sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in READABLE})
+    if odd and cache.get_seq_length() > 0 or getattr(cache, "offloading", False):
+        raise ValueError(
+            f"A call with drafts continues a DynamicCache or a StaticCache of full attention, got {type(cache).__name__}"
+            f"{' with ' + ', '.join(odd) if odd else ' with offloading'}: pass one of those, or drop assistant_model."
+        )
+
+
+def check_batch(input_ids: Tensor) -> None:
+    """Raise `ValueError` for more than one sequence: transformers' assisted loop takes one."""
     if input_ids.shape[0] > 1:
         raise ValueError(
-            f"generate(assistant_model=...) takes one sequence at a time, got a batch of {input_ids.shape[0]}: "
+            f"transformers' assisted loop takes one sequence at a time, got a batch of {input_ids.shape[0]}: "
             "call it once per prompt, or drop assistant_model."
         )
 
 
 def check_continued(input_ids: Tensor, kwargs: dict) -> None:
-    """Raise `ValueError` when a cache is continued with the new tokens alone: the assisted loop needs all of them."""
+    """Raise `ValueError` when transformers' assisted loop is to continue a cache with the new tokens alone: it needs all of them."""
     cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
     cached, given = (cache.get_seq_length() if cache is not None else 0), input_ids.shape[1]
     # transformers drops a mask of ones and keeps its length
@@ -79,7 +133,7 @@ def check_continued(input_ids: Tensor, kwargs: dict) -> None:
     if cached == 0 or (cached < given and masked == given):
         return
     raise ValueError(
-        f"The cache holds {cached} tokens but only {given} were passed: continue a cache with "
+        f"The cache holds {cached} tokens but only {given} were passed: transformers' assisted loop continues a cache with "
         "the whole sequence, the cached tokens included."
     )
 
@@ -94,25 +148,18 @@ def check_processors(logits_processor) -> None:
             )
 
 
-def check_engine(target, input_ids: Tensor, processors, generation_config, streamer, model_kwargs: dict) -> None:
-    """Raise `ValueError` for what the engine cannot do (`engine.py`)."""
-    check_mode(generation_config)
-    check_processors(processors)
-    if input_ids.shape[1] == 0:
-        raise ValueError("A Domino drafter needs token ids: pass input_ids instead of inputs_embeds.")
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise ValueError("The engine starts from an empty cache: pass the whole text, and no past_key_values.")
-    _check_inputs(input_ids, model_kwargs)
-    rows = input_ids.shape[0]
+def check_streamer(rows: int, streamer) -> None:
+    """Raise `ValueError` for a streamer of several texts."""
     if streamer is not None and rows > 1:
         raise ValueError(f"A streamer follows one text, got {rows}: pass on_tokens=function(row, tokens) instead.")
-    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
-        if getattr(generation_config, name):
-            raise ValueError(
-                f"The engine keeps no {name.removeprefix('output_')}: drop {name}, or pass one prompt at a time."
-            )
-    _check_attention(target)
+
+
+def check_padding(mask: Tensor) -> None:
+    """Raise `ValueError` for a mask [R, P] of prompts that are padded on the right."""
+    if not bool(mask[:, -1].all()):
+        raise ValueError(
+            "Prompts must be padded on the left, got a row whose last token is padding: set padding_side='left'."
+        )
 
 
 # What `generate` adds by itself, or what changes nothing of the text.
@@ -123,49 +170,60 @@ _HARMLESS = {
     "use_cache",
     "cache_position",
     "logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
     "synced_gpus",
     "inputs_tensor",
+    "tokenizer",
+    "assistant_tokenizer",
 }
 
 
-def _check_inputs(input_ids: Tensor, model_kwargs: dict) -> None:
-    """Raise `ValueError` for inputs the engine would not hand on, and for masks it cannot read."""
+def obstacle(target, generation_config, model_kwargs: dict) -> str | None:
+    """Why the engine cannot decode a call that transformers' assisted loop may be able to; None: it can."""
     others = sorted(name for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS)
     if others:
-        raise ValueError(f"The engine reads token ids alone, got {', '.join(others)}: pass one prompt at a time.")
-    mask = model_kwargs.get("attention_mask")
+        return f"The engine reads token ids alone, got {', '.join(others)}"
+    if model_kwargs.get("synced_gpus"):
+        return "The engine does not keep several processes in step, got synced_gpus=True"
+    mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
+    if positions is not None and not _usual(positions, mask):
+        return "The engine counts positions itself, got other position_ids"
+    return _odd_attention(target)
+
+
+def _usual(positions: Tensor, mask: Tensor | None) -> bool:
+    """Whether position_ids [R or 1, P] are what `generate` would make of the mask."""
     if mask is None:
-        return
-    if not bool(mask[:, -1].all()):
-        raise ValueError(
-            "Prompts must be padded on the left, got a row whose last token is padding: set padding_side='left'."
-        )
-    positions = model_kwargs.get("position_ids")
+        return torch.equal(positions, torch.arange(positions.shape[1], device=positions.device).expand_as(positions))
     real = mask.bool()
-    if positions is not None and not torch.equal(positions.expand_as(mask)[real], (mask.cumsum(-1) - 1)[real]):
-        raise ValueError(
-            "The engine counts positions itself, got other position_ids: drop them, or pass one prompt at a time."
-        )
+    if positions.shape[-1] != mask.shape[1]:
+        return False
+    return torch.equal(positions.expand_as(mask)[real], (mask.cumsum(-1) - 1)[real])
 
 
-def _check_attention(target) -> None:
+def _odd_attention(target) -> str | None:
     config, name = target.config.get_text_config(), type(target).__name__
     if config._attn_implementation not in ("sdpa", "eager"):
-        raise ValueError(
-            f"The engine needs a target that takes ready masks, got attn_implementation={config._attn_implementation!r}: "
-            'load the target with attn_implementation="sdpa".'
+        return (
+            "The engine needs a target that takes ready masks (sdpa, eager), got "
+            f"attn_implementation={config._attn_implementation!r}"
         )
     kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise ValueError(f"The engine knows full and sliding attention, got {name} with {', '.join(sorted(kinds))}.")
-    taken = inspect.signature(target.forward).parameters
+        return f"The engine knows full and sliding attention, got {name} with {', '.join(sorted(kinds))}"
+    taken = _arguments(type(target).forward)
     # GPT-Neo cuts its own mask by the number of keys; alibi counts them
     odd = getattr(config, "alibi", False) or config.model_type == "gpt_neo"
-    if odd or not {"position_ids", "past_key_values"} <= set(taken):
-        raise ValueError(
-            f"The engine needs a target that takes position_ids, past_key_values and ready masks, got {name}: "
-            "pass one prompt at a time."
-        )
+    if odd or not {"position_ids", "past_key_values"} <= taken:
+        return f"The engine needs a target that takes position_ids, past_key_values and ready masks, got {name}"
+    return None
+
+
+@cache
+def _arguments(forward: Callable) -> frozenset[str]:
+    """The names it takes; asked of a class, whose functions stay."""
+    return frozenset(inspect.signature(forward).parameters)
 
 
 def check_head_off(draft) -> None:

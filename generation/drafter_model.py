@@ -4,17 +4,18 @@ import inspect
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from . candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
-from . dispatch import assisted_decoding  # fmt: skip  # isort: skip
-from . engine import Engine  # fmt: skip  # isort: skip
+from . checks import check_mode, check_streamer, check_target  # fmt: skip  # isort: skip
+from . loop import decode  # fmt: skip  # isort: skip
 from . settings import EngineSettings  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
@@ -37,12 +38,14 @@ def _takes_engine_settings(loop: Callable) -> Callable:
 
 
 class DrafterModel(PreTrainedModel):
-    """Base of all drafters. A subclass is the architecture; the counts of its last `generate` are in `statistics`."""
+    """Base of all drafters. A subclass is the architecture; the counts of the `generate` that ended last are in `statistics`."""
 
     generator_class = DominoCandidateGenerator
+    RESULTS = ("statistics", "row_statistics")  # attributes that calls leave behind (`acceleration/view.py`)
 
     def __init__(self, config):
         super().__init__(config)
+        self.settings = EngineSettings()
         self.statistics = DraftStatistics()
         self.row_statistics: list[DraftStatistics] = []
         self._context_key = f"{config.model_type}_context_{uuid.uuid4().hex}"
@@ -50,46 +53,51 @@ class DrafterModel(PreTrainedModel):
     def make_candidate_generator(
         self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
     ) -> DominoCandidateGenerator:
-        """The generator for one call of `target.generate`; found by this name (see `generation/dispatch.py`).
-
-        The draft context rides on the target's cache, so a cache continued over turns, or copied, keeps it as long as the
-        text it was drafted for is how this call's text begins. Positions are explicit, so a context with a gap is legitimate.
-        """
-        cache = model_kwargs["past_key_values"]
-        context = getattr(cache, self._context_key, None)
-        seen = context.verified_ids if context is not None else None
-        if seen is None or not torch.equal(seen, input_ids[:, : seen.shape[1]]):
-            context = None
+        """The generator for one call of transformers' assisted loop, and the mark of our drafters (see `generation/dispatch.py`)."""
+        cache, context = model_kwargs["past_key_values"], self.context_of(model_kwargs["past_key_values"], input_ids)
         self.statistics = DraftStatistics()
+        self.row_statistics = [self.statistics]
         generator = self.generator_class(
             self, target, generation_config, logits_processor, stopping_criteria, context, self.statistics
         )
-        setattr(cache, self._context_key, generator.session.cache)
+        self.keep_context(cache, generator.session.cache)
         return generator
 
-    def decode(
-        self, model, input_ids, logits_processor, stopping_criteria, generation_config, drafter_streamer=None, **kwargs
-    ):
-        """A `custom_generate` loop, for those who want nothing of transformers wrapped (`generation/dispatch.py`):
+    def context_of(self, cache, input_ids: Tensor | None):
+        """What this drafter read of the text in a target's cache; None where that is unknown, or of another text than input_ids [1, P].
 
-            target.generate(**inputs, custom_generate=draft.decode)
-
-        transformers hands a custom loop neither `streamer` nor `tokenizer`: pass `drafter_streamer` instead of the first;
-        `stop_strings` need the second and so `assistant_model`.
+        It rides on the cache, so that a cache continued over turns, or copied, keeps it. A wrong one costs drafts, not losslessness.
         """
-        return assisted_decoding(
-            model,
-            self,
-            input_ids,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=generation_config,
-            streamer=drafter_streamer,
-            **kwargs,
+        context = getattr(cache, self._context_key, None)
+        if context is None or input_ids is None or context.verified_ids is None:
+            return context
+        seen = context.verified_ids
+        return context if torch.equal(seen, input_ids[:, : seen.shape[1]]) else None
+
+    def keep_context(self, cache, context) -> None:
+        """See `context_of`."""
+        setattr(cache, self._context_key, context)
+
+    def configure(self, **settings) -> "DrafterModel":
+        """Say how calls with this drafter decode: fields of `EngineSettings`, kept until the next `configure`.
+
+            draft.configure(budget=24)
+            draft.configure(loop="transformers")
+
+        Returns:
+            the drafter.
+        """
+        self.settings = EngineSettings(**settings)
+        return self
+
+    def decode_assisted(self, model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        """What `generate(assistant_model=draft)` runs (`generation/dispatch.py`)."""
+        return decode(
+            model, self, input_ids, logits_processor, stopping_criteria, generation_config, self.settings, **kwargs
         )
 
     @_takes_engine_settings
-    def decode_rows(
+    def decode(
         self,
         model,
         input_ids,
@@ -101,19 +109,29 @@ class DrafterModel(PreTrainedModel):
         on_round=None,
         **kwargs,
     ):
-        """The engine (`generation/engine.py`) as a `custom_generate` loop, for any number of rows:
+        """The same as a `custom_generate` loop, for those who want nothing of transformers wrapped:
 
-            target.generate(**batch, custom_generate=draft.decode_rows)
+            target.generate(**inputs, custom_generate=draft.decode)
 
-        The fields of `EngineSettings` are arguments, too; None is the default.
+        The fields of `EngineSettings` are arguments, too; None is what `configure` said. transformers hands a custom loop neither
+        `streamer` nor `tokenizer`: pass `drafter_streamer` instead of the first; `stop_strings` need the second and so
+        `assistant_model` or `domino.generate`.
         """
+        check_mode(generation_config)
+        check_target(self, model)
         given = {field.name: kwargs.pop(field.name, None) for field in fields(EngineSettings)}
-        settings = EngineSettings(**{name: value for name, value in given.items() if value is not None})
-        return Engine(model, self, settings).decode(
+        settings = replace(self.settings, **{name: value for name, value in given.items() if value is not None})
+        check_streamer(len(input_ids), drafter_streamer)
+        if drafter_streamer is not None:
+            drafter_streamer.put(input_ids.cpu())  # as `generate` does with its own
+        return decode(
+            model,
+            self,
             input_ids,
             logits_processor,
             stopping_criteria,
             generation_config,
+            settings,
             streamer=drafter_streamer,
             on_tokens=on_tokens,
             on_round=on_round,

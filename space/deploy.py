@@ -20,7 +20,18 @@ from ..evaluation.settings import ModelSettings
 ROOT = Path(__file__).resolve().parent.parent
 START = ("app.py", "README.md", "requirements.txt")
 MODELS, PAIR = "models", "pair.json"
-CODE = ("acceleration", "drafting", "verification", "generation", "kernels", "evaluation", "embedded", "space")
+CODE = (
+    "acceleration",
+    "devices",
+    "doctor",
+    "drafting",
+    "verification",
+    "generation",
+    "kernels",
+    "evaluation",
+    "embedded",
+    "space",
+)
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", DRAFTER.name, "configs", "modules", "measurements")
 
 

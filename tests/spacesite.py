@@ -5,7 +5,7 @@ import time
 
 import pytest
 from domino.evaluation.settings import ModelSettings
-from domino.generation import engine
+from domino.generation import learnt
 from domino.space.examples import EXAMPLES
 from domino.space.limits import LIMITS
 from domino.space.page import build, look
@@ -41,7 +41,7 @@ class Site:
 
     def forget(self) -> None:
         """What earlier answers taught the engine: the next one is then that of a fresh process."""
-        engine._learnt.clear()
+        learnt._learnt.clear()
 
     def client(self) -> Client:
         return Client(self.url, verbose=False)

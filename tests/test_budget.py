@@ -8,7 +8,8 @@ import pytest
 import torch
 from domino import generate
 from domino.generation import budget as module
-from domino.generation import engine, proposing
+from domino.generation import call as engine
+from domino.generation import learnt, proposing
 from domino.generation.budget import ASKED, FADE, FIRST, MEASURED, NEWEST, RETRY, SIZES, STALE, Budget, Choice, Costs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -286,7 +287,7 @@ def test_what_was_learnt_outlives_the_call(target):
     draft = make_draft()
     options = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False}
     generate(target, draft, PROMPT, **options)
-    known = engine.learnt(draft, target, False, False, "auto", True, False, True)
+    known = learnt.learnt(draft, target, False, False, "auto", True, False, True)
     assert known.budget(1).costs.unknown(32) is None
     costs = known.budget(1).costs
     asked = dict(costs.asked)
@@ -301,7 +302,7 @@ def test_chains_are_decided_on_though_they_are_shorter_than_what_is_asked_first(
     draft = make_draft()
     options = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False, "shape": "chain", "lookup": False}
     generate(target, draft, PROMPT, **options)
-    known = engine.learnt(draft, target, False, False, "chain", False, False, True).budget(1)
+    known = learnt.learnt(draft, target, False, False, "chain", False, False, True).budget(1)
     assert known.costs.unknown(module.SIZES[-1]) is None
     assert known.costs.asked[FIRST[0]] == ASKED
     assert known.rate is not None

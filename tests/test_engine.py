@@ -11,8 +11,8 @@ from corpus import make_tokenizer
 from domino import generate
 from domino.drafting.domino import DominoSession
 from domino.drafting.proposal import DRAFTER, LOOKUP, Proposal, Tree
-from domino.generation import engine as module
-from domino.generation.checks import check_engine
+from domino.generation import learnt as module
+from domino.generation.checks import obstacle
 from domino.generation.settings import MOST, EngineSettings
 from domino.verification.cache import RowLayer
 from domino.verification.mask import Tail, causal_mask
@@ -20,7 +20,7 @@ from domino.verification.target import RowTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import DEPTH, OracleSession, both, oracle, told
-from tiny import FAMILIES, VOCAB, make_draft, make_target
+from tiny import FAMILIES, VOCAB, make_draft, make_target, stock
 from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 from transformers.generation import GenerateDecoderOnlyOutput
 
@@ -124,7 +124,7 @@ def test_generate_takes_batches_by_itself(target, draft):
     assert len(draft.row_statistics) == 3
     rounds = sum(row.rounds for row in draft.row_statistics)
     assert draft.statistics.rounds == rounds > 0
-    assert torch.equal(target.generate(ids, custom_generate=draft.decode_rows, budget=2, **options), plain)
+    assert torch.equal(target.generate(ids, custom_generate=draft.decode, budget=2, **options), plain)
 
 
 @pytest.mark.parametrize("kind", ["random", "hidden"])
@@ -184,7 +184,12 @@ def test_drafts_do_not_depend_on_chunks_batch_or_a_wide_window(target, draft):
     generate(target, fresh, prompt, **one)
     assert fresh.row_statistics[0].accepted == counts[0][2]
     target.generate(
-        prompt, assistant_model=fresh, max_new_tokens=20, do_sample=False, num_assistant_tokens=4, eos_token_id=None
+        prompt,
+        assistant_model=stock(fresh),
+        max_new_tokens=20,
+        do_sample=False,
+        num_assistant_tokens=4,
+        eos_token_id=None,
     )
     assert fresh.statistics.accepted == counts[0][2]  # and the stock loop's
 
@@ -260,10 +265,8 @@ def test_output_is_the_librarys(target, draft):
 
 def test_rows_that_end_leave_the_batch(target, draft, monkeypatch):
     seen = []
-    verify = module.RowTarget.verify
-    monkeypatch.setattr(
-        module.RowTarget, "verify", lambda self, ids, trees: seen.append(len(ids)) or verify(self, ids, trees)
-    )
+    verify = RowTarget.verify
+    monkeypatch.setattr(RowTarget, "verify", lambda self, ids, trees: seen.append(len(ids)) or verify(self, ids, trees))
     ids, mask = ragged(6, 11)
     eos = list(range(5, 20))
     generate(target, draft, ids, attention_mask=mask, max_new_tokens=25, do_sample=False, eos_token_id=eos)
@@ -273,11 +276,16 @@ def test_rows_that_end_leave_the_batch(target, draft, monkeypatch):
 
 MISTAKES = [
     ({"num_beams": 2}, "num_beams=2"),
-    ({"output_scores": True, "return_dict_in_generate": True}, "keeps no scores"),
+    ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha=0.6"),
+    ({"dola_layers": "low"}, "dola_layers=low"),
+    ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
+    ({"cache_implementation": "offloaded"}, "cache_implementation='offloaded'"),
+    ({"use_cache": False}, "use_cache=False"),
+    ({"loop": "fast"}, "loop must be one of auto, engine, transformers, got 'fast'."),
     ({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps a state"),
     ({"accept": "blok"}, "accept must be one of traversal, recursive, walk, got 'blok'."),
     ({"shape": "forest"}, "shape must be one of auto, tree, chain, got 'forest'."),
-    ({"draws": "greedy"}, "draws must be one of auto, sampled, chosen, got 'greedy'."),
+    ({"draws": "greedy"}, "draws must be one of shared, sampled, got 'greedy'."),
     ({"budget": -1}, 'budget must be "auto" or a number of nodes from 0 to 64, got -1.'),
     ({"budget": 65}, "from 0 to 64, got 65."),
     ({"budget": 10**9}, "got 1000000000."),
@@ -314,14 +322,14 @@ def test_refusals_of_streamers_caches_and_targets(target, draft):
     with pytest.raises(ValueError, match="follows one text, got 2: pass on_tokens"):
         generate(target, draft, ids, attention_mask=mask, streamer=TextStreamer(make_tokenizer()), max_new_tokens=4)
     out = target.generate(ids, max_new_tokens=2, return_dict_in_generate=True)
-    with pytest.raises(ValueError, match="starts from an empty cache"):
-        generate(target, draft, out.sequences, past_key_values=out.past_key_values, max_new_tokens=2)
+    with pytest.raises(ValueError, match="holds 10 tokens, 9 were passed, and the attention_mask covers 9"):
+        generate(target, draft, ids, past_key_values=out.past_key_values, max_new_tokens=2)
     with pytest.raises(ValueError, match="vocab_size=48, got LlamaForCausalLM with vocab_size=40"):
         generate(make_target(vocab_size=40), draft, ids.clamp(max=39), max_new_tokens=4)
 
 
 def test_settings_default_once():
-    assert EngineSettings() == EngineSettings("auto", "auto", True, 0, "auto", "traversal", None, 512, 1024)
+    assert EngineSettings() == EngineSettings("auto", "auto", "auto", True, 0, "shared", "traversal", None, 512, 1024)
     assert GenerationConfig().num_assistant_tokens in (None, 20)
 
 
@@ -440,7 +448,7 @@ def test_a_prompt_that_is_too_long_already(target, draft):
     config = GenerationConfig(max_length=9, do_sample=False, pad_token_id=0)
     loop = {"logits_processor": [], "stopping_criteria": [], "generation_config": config}
     config._pad_token_tensor = torch.tensor(0)
-    assert torch.equal(draft.decode_rows(target, ids, attention_mask=mask, **loop), ids)
+    assert torch.equal(draft.decode(target, ids, attention_mask=mask, **loop), ids)
     assert draft.statistics.rounds == 0
 
 
@@ -658,13 +666,12 @@ def test_nothing_is_moved_where_the_spine_was_kept(target, kind, moves, monkeypa
 def test_attention_that_takes_no_ready_mask_is_refused(draft, name):
     target, (ids, mask) = make_target(), ragged(2, 0)
     target.config._attn_implementation_internal = name
-    with pytest.raises(ValueError, match=re.escape(f"attn_implementation={name!r}: load the target with")):
-        generate(target, draft, ids, attention_mask=mask, max_new_tokens=4)
+    with pytest.raises(ValueError, match=re.escape(f"attn_implementation={name!r}: do without")):
+        generate(target, draft, ids, attention_mask=mask, max_new_tokens=4, loop="engine")
 
 
 def test_a_layer_of_another_kind_is_refused(draft):
     target = make_target("qwen3", head_dim=8)
     target.config.layer_types = ["full_attention", "chunked_attention"] * 2
-    message = "knows full and sliding attention, got Qwen3ForCausalLM with chunked_attention."
-    with pytest.raises(ValueError, match=message):
-        check_engine(target, ragged(2, 0)[0], [], GenerationConfig(), None, {})
+    why = obstacle(target, GenerationConfig(), {})
+    assert why == "The engine knows full and sliding attention, got Qwen3ForCausalLM with chunked_attention"

@@ -469,7 +469,8 @@ def test_acceptance_pools_the_rounds_of_all_questions(target, draft):
     tokenizer = make_tokenizer()
     questions, single = ["w5 w6", "w7 w8 w9"], []
     for question in questions:
-        target.generate(**encode(tokenizer, question, "cpu"), assistant_model=draft, max_new_tokens=12, do_sample=False)
+        inputs, how = encode(tokenizer, question, "cpu"), {"custom_generate": draft.decode, "loop": "transformers"}
+        target.generate(**inputs, **how, max_new_tokens=12, do_sample=False)
         single += draft.statistics.accepted
     pooled = acceptance(target, draft, tokenizer, questions, 12)
     assert pooled.accepted == single

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny import RightDraft, make_draft, make_target
+from tiny import RightDraft, make_draft, make_target, stock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DynamicCache,
@@ -21,9 +21,12 @@ PROMPT = torch.tensor([[18, 20, 36, 18, 45, 14]])
 GREEDY = {"do_sample": False, "max_new_tokens": 20}
 
 
-@pytest.fixture(params=["random", "right"])
+@pytest.fixture(params=["engine", "transformers", "right"])
 def drafter(request):
-    return make_draft(cls=RightDraft) if request.param == "right" else make_draft()
+    """Through both loops, and one that is always right."""
+    if request.param == "engine":
+        return make_draft()
+    return stock(make_draft(cls=RightDraft) if request.param == "right" else make_draft())
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,7 @@ def test_left_padding_and_one_token_prompts(target, drafter):
 
 
 def test_padding_does_not_change_the_drafts(target):
-    draft, padded = make_draft(), torch.tensor([[0, 0, 0, *PROMPT[0].tolist()]])
+    draft, padded = stock(make_draft()), torch.tensor([[0, 0, 0, *PROMPT[0].tolist()]])
     target.generate(PROMPT, assistant_model=draft, **GREEDY)
     alone = draft.statistics
     target.generate(padded, attention_mask=padded.ne(0).long(), assistant_model=draft, **GREEDY)
@@ -187,7 +190,7 @@ def test_pipeline(target, draft, tokenizer):
 
 def test_statistics_convention(target):
     """Hand count: 12 new tokens, always right, 5 drafts a round: 1 from the prefill, 6, then room for 4 drafts and 1."""
-    draft = make_draft(cls=RightDraft)
+    draft = stock(make_draft(cls=RightDraft))
     target.generate(PROMPT, assistant_model=draft, max_new_tokens=12, do_sample=False, eos_token_id=None)
     counts = draft.statistics
     assert (counts.accepted, counts.drafted, counts.rounds) == ([5, 4], [5, 4], 2)

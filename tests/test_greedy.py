@@ -1,10 +1,10 @@
-"""Greedy output equals plain `generate`, token for token, whatever the options, the family and the drafter."""
+"""transformers' assisted loop: greedy output equals plain `generate`, whatever the options, the family and the drafter."""
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import DRAFTS, FAMILIES, make_draft, make_target
+from tiny import DRAFTS, FAMILIES, make_draft, make_target, stock
 
 TARGETS = {family: make_target(family) for family in FAMILIES}
 OPTIONS = st.fixed_dictionaries(
@@ -38,6 +38,7 @@ def test_equals_plain_generate(family, options, layout, kind, prompt, padding):
     target = TARGETS[family]
     drafts = block if shift else block - 1
     draft = make_draft(cls=DRAFTS[kind], shift_label=shift, pure_draft_prefix_len=min(prefix, drafts), block_size=block)
+    stock(draft)
     ids = torch.tensor([[0] * padding + prompt])
     mask = torch.tensor([[0] * padding + [1] * len(prompt)])
     options = {"attention_mask": mask, "do_sample": False, **options}

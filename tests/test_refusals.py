@@ -25,7 +25,6 @@ def test_target_of_another_shape():
 
 def test_beams_and_modes():
     refuse(make_target(), make_draft(), "got num_beams=3", num_beams=3)
-    refuse(make_target(), make_draft(), "num_return_sequences", do_sample=True, num_return_sequences=2)
     refuse(make_target(), make_draft(), "keeps a state", guidance_scale=1.5)
     refuse(make_target(), make_draft(), "fill-in layout", speculation_type="dflash")
     refuse(make_target(), make_draft(), "lossy", assistant_ensemble_weight=0.5)

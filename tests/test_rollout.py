@@ -6,7 +6,7 @@ from domino.drafting import domino as sessions
 from domino.drafting.calibration import Calibration
 from domino.drafting.drafter import Picking, Wanted
 from domino.drafting.head import BlockHead
-from tiny import make_draft, make_target
+from tiny import make_draft, make_target, stock
 
 PROMPT = torch.tensor([[18, 20, 36, 18, 45, 14]])
 
@@ -115,7 +115,7 @@ def test_drafts_follow_the_equations(shift, prefix, blocks):
             seen.append((drafts, torch.cat(blocks[-1], dim=1)))
             return drafts, q
 
-    draft.generator_class = Spy
+    stock(draft).generator_class = Spy
     out = target.generate(PROMPT, assistant_model=draft, max_new_tokens=20, do_sample=False, eos_token_id=None)
 
     expected = straight_line(draft, target, out[:, : PROMPT.shape[1] + 1])
@@ -177,7 +177,7 @@ def test_the_head_matters(blocks):
 
     def first_logits(prefix):
         blocks.clear()
-        draft = make_draft(pure_draft_prefix_len=prefix)
+        draft = stock(make_draft(pure_draft_prefix_len=prefix))
         target.generate(PROMPT, assistant_model=draft, max_new_tokens=8, do_sample=False)
         return torch.cat(blocks[0], dim=1)
 

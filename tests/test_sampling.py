@@ -1,4 +1,4 @@
-"""Sampled output has the target's distribution: the joint law of three tokens, enumerated, against samples of it."""
+"""transformers' assisted loop: sampled output has the target's distribution: the joint law of three tokens, enumerated, against samples of it."""
 
 import itertools
 from unittest import mock
@@ -8,7 +8,7 @@ import torch
 from domino.drafting import sampled as drafting
 from domino.generation.candidate_generator import DominoCandidateGenerator
 from domino.modeling_domino import DominoModel
-from tiny import make_draft, make_target
+from tiny import make_draft, make_target, stock
 from transformers import DynamicCache, GenerationConfig
 from transformers.generation import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
@@ -99,9 +99,10 @@ def setup():
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_target_layers": 1}
 
     def draft(cls):
-        return make_draft(
+        draft = make_draft(
             cls=cls, target_layer_ids=[0], mask_token_id=5, block_size=2, initializer_range=0.1, **shape, **TOKENS
-        ).float()
+        )
+        return stock(draft.float())
 
     return target, draft
 

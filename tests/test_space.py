@@ -13,7 +13,7 @@ from domino.embedded.smollm2 import target_folder
 from domino.evaluation.answering import encode, run
 from domino.evaluation.methods import METHODS
 from domino.evaluation.settings import ModelSettings
-from domino.generation import engine
+from domino.generation import learnt
 from domino.generation.settings import MOST
 from domino.generation.statistics import Round
 from domino.space import ticket as tickets
@@ -54,8 +54,8 @@ def models(runner):
 @pytest.fixture
 def forget():
     """Trees follow what earlier calls taught the engine: it is forgotten at first, and where the test says so."""
-    engine._learnt.clear()
-    return engine._learnt.clear
+    learnt._learnt.clear()
+    return learnt._learnt.clear
 
 
 def last(runner, ask):

@@ -94,4 +94,9 @@ class WrongDraft(DominoModel):
     generator_class = WrongGenerator
 
 
+def stock(draft):
+    """The drafter, to be driven by transformers' own loop."""
+    return draft.configure(loop="transformers")
+
+
 DRAFTS = {"random": DominoModel, "right": RightDraft, "wrong": WrongDraft}

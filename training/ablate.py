@@ -70,12 +70,12 @@ def _load(rows: list[Row]) -> tuple[Models, dict[str, Method]]:
     methods = {PLAIN: METHODS[PLAIN]}
     for row in rows:
         draft = DominoModel.from_pretrained(row.folder / "drafter", dtype=target.dtype).to(target.device).eval()
-        methods[row.name] = replace(METHODS["domino"], options=_assisting(draft), drafter=_always(draft))
+        methods[row.name] = replace(METHODS["assisted"], options=_assisting(draft), drafter=_always(draft))
     return Models(target, tokenizer), methods
 
 
 def _assisting(draft):
-    return lambda models: {"assistant_model": draft}
+    return lambda models: {"custom_generate": draft.decode, "loop": "transformers"}
 
 
 def _always(draft):

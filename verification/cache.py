@@ -80,44 +80,56 @@ class RowCache(Cache):
         layers: of the model. rows: R. capacity: slots to reserve at once; None grows as needed.
         indexed: write by index also where rows are alike, which a compiled forward takes as the same program for all lengths.
         bucket: the visible slots are a multiple of this; what lies beyond a row's own is hidden by the masks.
+        tight: without a stated capacity all slots are visible, so that keys and values are one piece of memory; they grow by a bucket.
 
     Worked example: lengths [5, 9], 3 new tokens: row 0 writes slots 5, 6, 7 and row 1 slots 9, 10, 11; 12 slots are visible. If
     row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int | None = None, indexed: bool = False, bucket: int = 1):
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        capacity: int | None = None,
+        indexed: bool = False,
+        bucket: int = 1,
+        tight: bool = False,
+    ):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.lengths = [0] * rows
         self.indexed, self.bucket = indexed, bucket
-        self.capacity = _up(capacity or 0, bucket)
+        self.capacity, self.tight = _up(capacity or 0, bucket), tight and capacity is None
         self.slots: slice | Tensor = slice(0, 0)
         self.rows: Tensor | None = None
         self.visible = 0
 
-    def place(self, tokens: int, device: torch.device) -> None:
-        """The next forward reads this many tokens of every row, each row's after its own length."""
+    def place(self, tokens: int, device: torch.device, least: int = 0) -> None:
+        """The next forward reads this many tokens of every row, each row's after its own length; at least so many slots are visible."""
         lengths = self.lengths
         end = max(lengths) + tokens
-        self.visible = _up(end, self.bucket)
+        self.visible = _up(max(end, least), self.bucket)
         if min(lengths) == max(lengths) and not self.indexed:
             self.slots = slice(lengths[0], end)
         else:
             self.slots = torch.tensor(lengths, device=device)[:, None] + torch.arange(tokens, device=device)
             self._number_rows(device)
-        self._reserve(self.visible)
+        self.reserve(self.visible)
 
     def place_at(self, slots: Tensor, visible: int) -> None:
         """The next forward writes at these slots [R, n]."""
         self.slots, self.visible = slots, visible
         self._number_rows(slots.device)
-        self._reserve(visible)
+        self.reserve(visible)
 
     def _number_rows(self, device: torch.device) -> None:
         if self.rows is None:  # made once: a recorded forward reads it where it lies
             self.rows = torch.arange(len(self.lengths), device=device)[:, None]
 
-    def _reserve(self, slots: int) -> None:
-        if slots > self.capacity:
+    def reserve(self, slots: int) -> None:
+        """See to it that this many slots have room."""
+        if self.tight:
+            self.visible = self.capacity = max(self.capacity, _up(slots, self.bucket))
+        elif slots > self.capacity:
             self.capacity = _up(slots + max(GROWTH, self.capacity // 2), self.bucket)
 
     def commit(self, paths: list[list[int]]) -> None:
@@ -144,6 +156,15 @@ class RowCache(Cache):
         for layer in self.layers:
             if layer.is_initialized:
                 layer.keep(torch.tensor(rows, device=layer.keys.device))
+
+    def row(self, place: int, length: int) -> list[tuple[Tensor, Tensor] | None]:
+        """Copies of a row's first keys and values [heads, length, head_dim] in each layer; None where a layer keeps none."""
+        return [
+            (layer.keys[place, :, :length].clone(), layer.values[place, :, :length].clone())
+            if layer.is_initialized
+            else None
+            for layer in self.layers
+        ]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """The longest row."""

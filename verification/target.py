@@ -1,6 +1,7 @@
 """The target's side of the engine: prefill and verify over rows of different lengths."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
+from .. acceleration.invariant_attention import NAME as INVARIANT, STEP, TREE  # fmt: skip  # isort: skip
+from .. acceleration.tree_values import TreeValues  # fmt: skip  # isort: skip
 from . cache import RowCache  # fmt: skip  # isort: skip
 from . mask import Tail, causal_mask, tree_mask  # fmt: skip  # isort: skip
 
@@ -23,6 +26,7 @@ class RowTarget:
         capacity: see `RowCache`.
         chunk: tokens of the prompt read at a time. compiled: verify with `torch.compile`. device: of the token ids.
         graphs: which record verifications and replay them; None: each is run.
+        states, attentions: whether forwards keep all hidden states and attentions in `seen`, for the caller.
     """
 
     def __init__(
@@ -36,12 +40,19 @@ class RowTarget:
         compiled: bool,
         device: torch.device,
         graphs: Graphs | None = None,
+        states: bool = False,
+        attentions: bool = False,
     ):
         self.target, self.layer_ids, self.longest, self.chunk = target, layer_ids, longest, chunk
         self.config = target.config.get_text_config()
-        self.entries = feature_entries(layer_ids)
-        self.graphs, fixed, bucket = graphs, compiled or graphs is not None, BUCKET if graphs else 1
-        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=fixed, bucket=bucket)
+        self.entries: list[int] | bool = states or feature_entries(layer_ids)
+        self.attentions = attentions
+        self.seen: Any = None  # what the last forward returned
+        self.graphs, fixed = graphs, compiled or graphs is not None
+        # a view in which no token depends on what is read with it
+        self.invariant = self.config._attn_implementation == INVARIANT
+        bucket = STEP if self.invariant else BUCKET if graphs else 1
+        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, fixed, bucket, tight=self.invariant)
         self.run = compile_forward(target) if compiled else target
         home = target.get_input_embeddings().weight.device
         self.device = (
@@ -54,27 +65,27 @@ class RowTarget:
         self.window = window if self.mixed or not hasattr(self.config, "layer_types") else None
 
     def prefill(self, prompts: list[Tensor]):
-        """Read the prompts, a chunk at a time.
+        """Read the prompts, a chunk at a time, behind what the cache holds.
 
         Args:
-            prompts: token ids [length] of each row.
+            prompts: token ids [length] of each row, one at least.
 
         Yields:
             the features [R, k, F * hidden] of each chunk, padded on the right, and {row: logits [V]} of rows that end in it.
         """
-        lengths = [len(prompt) for prompt in prompts]
+        lengths, before = [len(prompt) for prompt in prompts], list(self.cache.lengths)
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self.device)
         for start in range(0, ids.shape[1], self.chunk):
             part = ids[:, start : start + self.chunk]
             end = start + part.shape[1]
             ending = [row for row, length in enumerate(lengths) if start < length <= end]
             last = sorted({lengths[row] - 1 - start for row in ending})
-            self.cache.lengths = [start] * len(prompts)
+            self.cache.lengths = [read + start for read in before]
             # nobody ends here: one position, since 0 would mean all of them
             wanted = torch.tensor(last or [0], device=self.device)
             logits, features = self._forward(self.target, part, *self._place(part.shape[1]), logits_to_keep=wanted)
             yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
-        self.cache.lengths = lengths
+        self.cache.lengths = [read + length for read, length in zip(before, lengths, strict=True)]
 
     def verify(self, anchors: Tensor, proposal: Proposal) -> tuple[Tensor, Tensor]:
         """Read anchors [R, 1] and the nodes below them after the rows' own lengths, which stay: `commit` says what was kept.
@@ -95,6 +106,14 @@ class RowTarget:
         state = self.cache.visible, self.cache.capacity
         return self.graphs("verify", work, *state, ids=tokens, positions=positions, slots=self.cache.slots, **named)
 
+    def places(self, row: int, slots: list[int]) -> list[int]:
+        """Slots of the cache, in the order of the text, that a kept path's last slot saw; before `commit`.
+
+        Worked example: length 5, slots 0 and 2 kept: 0 … 4, 5, 7.
+        """
+        length = self.cache.lengths[row]
+        return [*range(length), *(length + slot for slot in slots)]
+
     def commit(self, paths: list[list[int]]) -> None:
         """Of what was verified last, every row keeps its anchor and these nodes, from the anchor down."""
         self.cache.commit([[node + 1 for node in path] for path in paths])
@@ -108,6 +127,8 @@ class RowTarget:
     def _place_trees(self, proposal: Proposal):
         """The same for trees: a node's position is its depth behind the text, its slot its number."""
         depths, ancestors, lengths = proposal.depths(), proposal.ancestors(), self.cache.lengths
+        if self.invariant:
+            return self._place_apart(TreeValues(lengths, depths, ancestors, proposal.counts), depths)
         self.cache.place(depths.shape[1], self.device)
         positions = torch.from_numpy(np.array(lengths)[:, None] + depths).to(self.device)
 
@@ -115,6 +136,15 @@ class RowTarget:
             return self._ready(tree_mask(lengths, ancestors, depths, self.device, window))
 
         return positions.clamp(max=self.longest - 1), self._of_each_kind(masked)
+
+    def _place_apart(self, values: TreeValues, depths: np.ndarray):
+        """The same where branches are summed apart. The masks go by position, as those of chains, and carry the values' places."""
+        self.cache.place(depths.shape[1], self.device, least=values.end)
+        positions = torch.from_numpy(np.array(self.cache.lengths)[:, None] + depths).to(self.device)
+        masks = self._of_each_kind(lambda window: causal_mask(positions, self.cache.visible, window))
+        for mask in masks.values() if isinstance(masks, dict) else (masks,):
+            mask.__dict__[TREE] = values
+        return positions.clamp(max=self.longest - 1), masks
 
     def _of_each_kind(self, masked: Callable[[int | None], Tensor]):
         """One mask for all layers, or one for each kind; `masked` makes that of a window, None is full attention."""
@@ -131,7 +161,9 @@ class RowTarget:
             use_cache=True,
             output_hidden_states=self.entries,
             logits_to_keep=logits_to_keep,
+            **({"output_attentions": True} if self.attentions else {}),
         )
+        self.seen = out if self.entries is True or self.attentions else None
         states = feature_states(out.hidden_states, self.layer_ids, self.config.num_hidden_layers)
         return out.logits, torch.cat([state.to(states[0].device) for state in states], dim=-1)
 
@@ -147,6 +179,9 @@ class RowTarget:
     def _masks(self, positions: Tensor):
         """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""
         rows, tokens = positions.shape
+        if self.invariant:
+            same = positions[:1] if isinstance(self.cache.slots, slice) else positions
+            return self._of_each_kind(lambda window: causal_mask(same, self.cache.visible, window))
         if tokens == self.cache.visible and self.window is None:
             return None
         alike = isinstance(self.cache.slots, slice)

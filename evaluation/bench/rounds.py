@@ -59,8 +59,8 @@ def forced(target: Any, draft: DominoModel, accepted: int) -> Iterator[None]:
 def loops(draft: DominoModel, device: torch.device) -> dict[str, dict[str, Any]]:
     """Arguments of `generate` by name of the loop; all verify a chain of all drafts."""
     whole = {"budget": draft.config.num_drafts, "shape": "chain", "lookup": False}
-    engine = {"custom_generate": draft.decode_rows, **whole}
-    found = {"transformers": {"assistant_model": draft}, "engine": engine}
+    engine = {"custom_generate": draft.decode, **whole}
+    found = {"transformers": {"custom_generate": draft.decode, "loop": "transformers"}, "engine": engine}
     return found | ({"engine, graphs": {**engine, "graphs": True}} if device.type == "cuda" else {})
 
 

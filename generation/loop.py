@@ -1,0 +1,72 @@
+"""Which loop decodes a call: the engine, or transformers' assisted loop where the engine cannot."""
+
+from transformers.utils import logging
+
+from . assisted_loop import assisted_loop  # fmt: skip  # isort: skip
+from . checks import check_call, obstacle  # fmt: skip  # isort: skip
+from . engine import Engine  # fmt: skip  # isort: skip
+from . settings import EngineSettings  # fmt: skip  # isort: skip
+
+logger = logging.get_logger(__name__)
+
+# What a loop of `generate` is told and the engine has no use for.
+UNUSED = ("tokenizer", "assistant_tokenizer", "inputs_tensor")
+
+
+def decode(
+    target,
+    draft,
+    input_ids,
+    logits_processor,
+    stopping_criteria,
+    generation_config,
+    settings: EngineSettings,
+    streamer=None,
+    on_tokens=None,
+    on_round=None,
+    **model_kwargs,
+):
+    """Decode by the loop that the settings and the call ask for.
+
+    Args:
+        target: the model that verifies. draft: the `DrafterModel`. input_ids: [R, P]. settings: see `EngineSettings`.
+        streamer, on_tokens, on_round: see `Engine.decode`. model_kwargs: what `generate` hands to a loop besides.
+
+    Raises:
+        `ValueError`: what no loop can do, or not the one that was asked for.
+    """
+    check_call(input_ids, logits_processor, generation_config, model_kwargs)
+    why = None if settings.loop == "transformers" else obstacle(target, generation_config, model_kwargs)
+    if why is not None and settings.loop == "engine":
+        raise ValueError(f'{why}: do without, or set loop="auto".')
+    if why is not None and len(input_ids) > 1:
+        raise ValueError(f"{why}: pass one prompt at a time, which goes through transformers' assisted loop.")
+    if why is not None:
+        logger.warning_once(f"{why}: this call goes through transformers' assisted loop, which is slower.")
+    if why is None and settings.loop != "transformers":
+        for name in UNUSED:
+            model_kwargs.pop(name, None)
+        return Engine(target, draft, settings).decode(
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            streamer=streamer,
+            on_tokens=on_tokens,
+            on_round=on_round,
+            **model_kwargs,
+        )
+    if on_tokens is not None or on_round is not None:
+        raise ValueError(
+            "on_tokens and on_round are told by the engine alone; this call goes through transformers' loop."
+        )
+    return assisted_loop(
+        target,
+        draft,
+        input_ids,
+        logits_processor=logits_processor,
+        stopping_criteria=stopping_criteria,
+        generation_config=generation_config,
+        streamer=streamer,
+        **model_kwargs,
+    )

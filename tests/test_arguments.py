@@ -17,7 +17,7 @@ def test_no_argument_is_missing_or_unknown():
 @pytest.mark.parametrize(("name", "shown"), CASES, ids=lambda text: text.replace("`", ""))
 def test_as_plain_generate_or_refused(name, shown, several):
     said = found(name, shown, several)
-    assert re.fullmatch(r"same|other path: \w.*\.|refused: \w.*", said), said
+    assert re.fullmatch(r"same|other path: .+|refused: .+", said), said
 
 
 def test_the_page_says_what_comes_out():

@@ -9,7 +9,9 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .acceleration/rms_norm import *
     from .acceleration/rotary import *
     from .acceleration/same_code import *
+    from .acceleration/structure import *
     from .acceleration/view import *
+    from .acceleration/watched import *
     from .custom_generate/generate import *
     from .drafting/calibration import *
     from .drafting/domino import *

@@ -57,15 +57,15 @@ def groups(model: nn.Module) -> list[Group]:
 def _alike(group: Group) -> bool:
     """Whether one product can serve them: inputs as wide, biases all or none, and those plain ones in bfloat16."""
     biases = [module._parameters.get("bias") for module in group]
-    plain = all(type(bias) is nn.Parameter and bias.dtype == torch.bfloat16 for bias in biases)
+    plain = all(type(bias) is nn.Parameter and bias.dtype == torch.bfloat16 and bias.is_contiguous() for bias in biases)
     none = all("bias" in module._parameters and module._parameters["bias"] is None for module in group)
     return len({module.weight.shape[1] for module in group}) == 1 and (plain or none)
 
 
-def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]]:
+def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]] | None:
     """For every layer that `can_pack` the class of its view and what that has besides; packed anew where a weight was changed since.
 
-    Empty where it is not worth it: this machine cannot pack, or a share of the free memory would not hold what is new.
+    Empty where this machine cannot pack; None where a share of the memory that is free now would not hold what is new.
     """
     if not _packs_here():
         return {}
@@ -74,7 +74,7 @@ def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], d
         module.weight.data_ptr(): module.weight.nbytes for group in found if group[0] not in _known for module in group
     }
     if new and sum(new.values()) > LARGEST_SHARE * _free_memory():
-        return {}
+        return None
     marks = iter(_marks([module.weight for group in found for module in group]))
     exchanged = {}
     for group in found:

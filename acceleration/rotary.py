@@ -3,30 +3,54 @@
 Models call `apply_rotary_pos_emb` by its global name. In a view the same code runs with another function under that name.
 """
 
-from types import FunctionType, MethodType
+from functools import cache
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.llama import modeling_llama as llama
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from . same_code import same_code  # fmt: skip  # isort: skip
 
 NAME = "apply_rotary_pos_emb"
+USUAL = apply_rotary_pos_emb  # as it was at first: others put functions of their own in its place
 KEPT = "_domino_turned"  # attribute of sin: the tables as they are used, made by the first layer of a forward
 
 
-def with_short_rotary(view: nn.Module) -> None:
-    """Give a module of a view, in bfloat16, a forward that rotates with `rotate`, if its class uses Llama's function."""
-    forward = type(view).forward
-    if "forward" in view.__dict__ or type(forward) is not FunctionType or NAME not in forward.__code__.co_names:
-        return
-    used = forward.__globals__.get(NAME)
-    if any(p.dtype != torch.bfloat16 for p in view.parameters()) or not same_code(used, llama.apply_rotary_pos_emb):
-        return
+def short_rotaries(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]]:
+    """For every module in bfloat16 that rotates with Llama's function the class of its view, which rotates with `rotate`."""
+    found = [module for module in model.modules() if rotates(type(module)) and "forward" not in module.__dict__]
+    narrow = [module for module in found if all(p.dtype == torch.bfloat16 for p in module.parameters())]
+    kinds = {kind: _short(kind) for kind in {type(module) for module in narrow}}
+    return {module: (kinds[type(module)], {}) for module in narrow}
+
+
+def rotates(kind: type[nn.Module]) -> bool:
+    """Whether the forward of a class calls Llama's function by its name."""
+    forward = kind.forward
+    if type(forward) is not FunctionType or NAME not in forward.__code__.co_names:
+        return False
+    return same_code(forward.__globals__.get(NAME), USUAL) and _same()
+
+
+@cache
+def _same() -> bool:
+    """Whether Llama's function, which others patch, is the one that `rotate` equals."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, cos, sin = (
+        torch.randn(shape, generator=generator) for shape in [(2, 3, 4, 8), (2, 1, 4, 8), (2, 4, 8), (2, 4, 8)]
+    )
+    return all(map(torch.equal, rotate(q, k, cos, sin), USUAL(q, k, cos, sin)))
+
+
+def _short(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class with the same forward, in which the name stands for `rotate`."""
+    forward: Any = kind.forward
     names = {**forward.__globals__, NAME: rotate}
     short = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
     short.__kwdefaults__ = forward.__kwdefaults__
-    object.__setattr__(view, "forward", MethodType(short, view))
+    return type(kind.__name__, (kind,), {"forward": short, "__module__": kind.__module__})
 
 
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:

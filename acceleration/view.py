@@ -8,7 +8,9 @@ a few queries reads grouped keys as they are (`few_queries.py`), RMSNorm and the
 import copy
 import inspect
 import sys
+from dataclasses import dataclass
 from functools import cache
+from threading import RLock
 from typing import Any
 
 from torch import nn
@@ -18,38 +20,95 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from . few_queries import NAME  # fmt: skip  # isort: skip
 from . packed_weights import packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
-from . rotary import with_short_rotary  # fmt: skip  # isort: skip
+from . rotary import rotates, short_rotaries  # fmt: skip  # isort: skip
+from . structure import OWN, Structure  # fmt: skip  # isort: skip
+from . watched import Watched  # fmt: skip  # isort: skip
 
 Exchanged = dict[
     nn.Module, tuple[type[nn.Module], dict[str, Any]]
 ]  # module -> class of its view and what that has besides
 
-OWN = (
-    "_parameters",
-    "_buffers",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-)
+KEPT = "_domino_views"  # attribute of a model: its views
+_building = RLock()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A view and what it was made of."""
+
+    view: nn.Module
+    structure: Structure
+    copied: Watched  # parameters whose values the view holds again, in another layout
+
+    def holds(self, model: nn.Module) -> bool:
+        return self.structure.unchanged(model) and self.copied.unchanged()
+
+
+class Views(dict[Any, Kept]):
+    """The views of a model, kept with it so that they go when it goes; a copy or a pickle of the model has none."""
+
+    def __reduce__(self):
+        return dict, ()
 
 
 def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
     """The view of a model on a CPU; any other model as it is, and one with layers compiled in place, which call themselves.
 
+    It is made once and kept until something of the model is another (`structure.py`, `watched.py`). Calls of several threads share
+    it: nothing of a forward is kept in it.
+
     Args:
         packs: whether linear layers may be packed, and what lies between them be done in fewer calls.
     """
-    if model.device.type != "cpu" or any(m._compiled_call_impl is not None for m in model.modules()):
+    if model.device.type != "cpu":
+        model.__dict__.pop(KEPT, None)
         return model
-    exchanged: Exchanged = {**packed_weights(model), **rms_norms(model)} if packs else {}
+    key = packs, _sdpa_is_usual()
+    known = _views(model).get(key)
+    if known is not None and known.holds(model):
+        return known.view
+    with _building:
+        return _made(model, key)
+
+
+def _views(model: nn.Module) -> Views:
+    """Those that are kept with a model."""
+    views = model.__dict__.get(KEPT)
+    if not isinstance(views, Views):  # a copy of a model has a plain dictionary instead
+        views = model.__dict__[KEPT] = Views()
+    return views
+
+
+def _made(model: nn.Module, key: tuple[bool, bool]) -> nn.Module:
+    """A view made now, unless another thread was faster."""
+    views = _views(model)
+    for old in [old for old, known in views.items() if not known.holds(model)]:
+        del views[old]
+    if key in views:
+        return views[key].view
+    if any(m._compiled_call_impl is not None for m in model.modules()):
+        return model
+    # Seen before the view is made: what another thread changes meanwhile is noticed on the next call.
+    copied_names = [kind.forward.__globals__ for kind in {type(m) for m in model.modules()} if rotates(kind)]
+    structure = Structure(model, {KEPT, *getattr(type(model), "RESULTS", ())}, copied_names)
+    packs = key[0]
+    weights = packed_weights(model) if packs else {}
+    exchanged = {**(weights or {}), **rms_norms(model), **short_rotaries(model)} if packs else {}
     view = _view(model, exchanged, regroups(model), {})
     if packs:
         for module in view.modules():
-            with_short_rotary(module)
             _find_children_at_once(module)
+    if weights is not None and not any(_rescales(module) for module in model.modules()):
+        copied = [p for module in weights for p in module.parameters(recurse=False)]
+        views[key] = Kept(view, structure, Watched(copied))
     return view
+
+
+def _rescales(module: nn.Module) -> bool:
+    """Whether a rotary embedding changes its own tables with the length of a text: then every call has a view of its own."""
+    kinds = vars(module).get("rope_type")
+    named = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in named)
 
 
 def _find_children_at_once(view: nn.Module) -> None:
@@ -68,10 +127,14 @@ def regroups(model: nn.Module) -> bool:
     Some models compare their configuration with "sdpa" and would take another branch under any other name; that is read off
     the source of their classes.
     """
-    if ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None) is not sdpa_attention_forward:
+    if not _sdpa_is_usual():
         return False
     kinds = {kind for m in model.modules() if "config" in m.__dict__ for kind in type(m).__mro__}
     return not any(_compares_with_sdpa(name) for name in sorted({kind.__module__ for kind in kinds}))
+
+
+def _sdpa_is_usual() -> bool:
+    return ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None) is sdpa_attention_forward
 
 
 @cache
@@ -93,8 +156,13 @@ def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) ->
     # Dictionaries are copied, so that what is hung on the view (hooks that collect hidden states, rescaled position tables)
     # leaves the model alone.
     state = module.__dict__.copy()
+    state.pop(KEPT, None)
     for name in OWN:
         state[name] = state[name].copy()
+    if _rescales(module):
+        state["_buffers"] = {
+            name: buffer if buffer is None else buffer.clone() for name, buffer in module._buffers.items()
+        }
     state["_modules"] = {
         name: child if child is None else _view(child, exchanged, regroup, seen)
         for name, child in module._modules.items()

@@ -13,7 +13,7 @@ from torch import Tensor
 from . calibration import Calibration  # fmt: skip  # isort: skip
 from . drafter import Picking, Wanted  # fmt: skip  # isort: skip
 from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
-from . head import BlockHead, HeadWeights  # fmt: skip  # isort: skip
+from . head import BlockHead, head_weights  # fmt: skip  # isort: skip
 from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
 from . sampled import draw, shape  # fmt: skip  # isort: skip
 from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
@@ -75,7 +75,7 @@ class DominoSession:
         fresh.window = window
         # what a window holds lies elsewhere
         self.cache = fresh if context is None or context.window != window else context
-        self.run, self.weights = run or draft, HeadWeights(draft)
+        self.run, self.weights = run or draft, head_weights(draft)
         self.device, self.own_dtype = (
             draft.device,
             draft.dtype,

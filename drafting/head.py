@@ -6,12 +6,14 @@ W1 and W2 the two factors of the correction, L_i = L_i^base + W2 SiLU(W1 [H_i ; 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. acceleration.packed_weights import product  # fmt: skip  # isort: skip
+from .. acceleration.watched import Watched  # fmt: skip  # isort: skip
 
 
 def gru_gates(x: Tensor, own: Tensor, state: Tensor) -> Tensor:
@@ -80,6 +82,22 @@ class HeadWeights:
         self.w_z, self.w_ih = product(w_z), product(gru.weight_ih_l0)
         self.recurrent = product(torch.cat([gru.weight_hh_l0, w_s]))
         self.corrects = self.prefix < draft.config.num_drafts  # a DFlash drafter needs no state
+
+
+# Drafter -> (the weights its head was made of, its head); neither holds the drafter.
+_known: WeakKeyDictionary = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def head_weights(draft) -> HeadWeights:
+    """The head of a drafter for one call; on a CPU, where weights are packed, made once and again when they have changed."""
+    if draft.device.type != "cpu":
+        return HeadWeights(draft)
+    copied = [draft.prefix_gru.weight_ih_l0, draft.prefix_gru.weight_hh_l0, draft.embed_proj[0].weight]
+    known = _known.get(draft)
+    if known is None or known[1].w2 is not draft.embed_proj[2].weight or not known[0].unchanged(copied):
+        known = _known[draft] = Watched(copied), HeadWeights(draft)
+    return known[1]
 
 
 class BlockHead:

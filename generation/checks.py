@@ -1,6 +1,9 @@
 """Refusals before any work: one sentence that says what was got, what is allowed and what to do."""
 
 import inspect
+from collections.abc import Callable
+from functools import cache
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -39,8 +42,7 @@ def check_target(draft, target) -> None:
             f"This drafter reads the target's layers {draft.config.target_layer_ids}, but {name} has only "
             f"{config.num_hidden_layers} (0 … {config.num_hidden_layers - 1}): use the target named in the drafter's card."
         )
-    if any(p.is_meta for p in draft.parameters()):
-        raise ValueError("The drafter has offloaded weights; it is small: load it whole, without device_map.")
+    _check_whole(draft)
     if target.get_output_embeddings() is None:
         raise ValueError(f"A Domino drafter needs a target with a language-model head, got {name}.")
     rows = target.get_input_embeddings().weight.shape[0]
@@ -48,6 +50,18 @@ def check_target(draft, target) -> None:
         raise ValueError(
             f"The drafter's mask_token_id is {draft.config.mask_token_id}, but the embedding of {name} has {rows} rows."
         )
+
+
+_whole: WeakSet = WeakSet()  # drafters that were found whole: looking at every weight on each call takes its time
+
+
+def _check_whole(draft) -> None:
+    """Raise `ValueError` for a drafter with offloaded weights."""
+    if draft in _whole:
+        return
+    if any(p.is_meta for p in draft.parameters()):
+        raise ValueError("The drafter has offloaded weights; it is small: load it whole, without device_map.")
+    _whole.add(draft)
 
 
 # Ways of decoding that are neither greedy nor sampling, and other drafters: an argument that is set to something else than these asks for one.
@@ -203,12 +217,18 @@ def _odd_attention(target) -> str | None:
     kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
     if kinds:
         return f"The engine knows full and sliding attention, got {name} with {', '.join(sorted(kinds))}"
-    taken = inspect.signature(target.forward).parameters
+    taken = _arguments(type(target).forward)
     # GPT-Neo cuts its own mask by the number of keys; alibi counts them
     odd = getattr(config, "alibi", False) or config.model_type == "gpt_neo"
-    if odd or not {"position_ids", "past_key_values"} <= set(taken):
+    if odd or not {"position_ids", "past_key_values"} <= taken:
         return f"The engine needs a target that takes position_ids, past_key_values and ready masks, got {name}"
     return None
+
+
+@cache
+def _arguments(forward: Callable) -> frozenset[str]:
+    """The names it takes; asked of a class, whose functions stay."""
+    return frozenset(inspect.signature(forward).parameters)
 
 
 def check_head_off(draft) -> None:

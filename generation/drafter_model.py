@@ -41,6 +41,7 @@ class DrafterModel(PreTrainedModel):
     """Base of all drafters. A subclass is the architecture; the counts of the `generate` that ended last are in `statistics`."""
 
     generator_class = DominoCandidateGenerator
+    RESULTS = ("statistics", "row_statistics")  # attributes that calls leave behind (`acceleration/view.py`)
 
     def __init__(self, config):
         super().__init__(config)

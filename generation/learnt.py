@@ -36,8 +36,12 @@ _lock = threading.Lock()
 def learnt(draft, target, *kind) -> Learnt:
     """What calls of this kind with these models learnt; greedy and sampling, say, are apart, and chains and trees."""
     with _lock:
-        kinds = _learnt.setdefault(draft, WeakKeyDictionary()).setdefault(target, {})
-        return kinds.setdefault((kind, torch.get_num_threads()), Learnt())
+        if draft not in _learnt:
+            _learnt[draft] = WeakKeyDictionary()
+        kinds, key = _learnt[draft].setdefault(target, {}), (kind, torch.get_num_threads())
+        if key not in kinds:
+            kinds[key] = Learnt()
+        return kinds[key]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from transformers.generation import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from . outputs import layer_kinds  # fmt: skip  # isort: skip
 from . past import READABLE  # fmt: skip  # isort: skip
 
 
@@ -194,6 +195,9 @@ def obstacle(target, generation_config, model_kwargs: dict) -> str | None:
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
     if positions is not None and not _usual(positions, mask):
         return "The engine counts positions itself, got other position_ids"
+    # transformers counts a window in columns, gaps included, and the engine in tokens
+    if mask is not None and _has_gaps(mask) and "sliding_attention" in layer_kinds(target.config.get_text_config()):
+        return "The engine's sliding windows know no gaps inside a text, got an attention_mask with some"
     return _odd_attention(target)
 
 
@@ -205,6 +209,12 @@ def _usual(positions: Tensor, mask: Tensor | None) -> bool:
     if positions.shape[-1] != mask.shape[1]:
         return False
     return torch.equal(positions.expand_as(mask)[real], (mask.cumsum(-1) - 1)[real])
+
+
+def _has_gaps(mask: Tensor) -> bool:
+    """Whether a row of the mask [R, P] hides something behind its first token, other than padding at its end."""
+    real = mask.bool()
+    return bool((~real & real.cummax(dim=1).values & real.flip(1).cummax(dim=1).values.flip(1)).any())
 
 
 def _odd_attention(target) -> str | None:

@@ -70,6 +70,12 @@ def _sliding(several: bool) -> dict:
     return {"family": "mistral"}
 
 
+def _holes(bench: Bench, target) -> dict:
+    mask = bench.mask.clone()
+    mask[:, -2] = 0
+    return {"attention_mask": mask}
+
+
 def _embeds(bench: Bench, target) -> dict:
     return {"inputs": DROP, "inputs_embeds": target.get_input_embeddings()(bench.ids).detach()}
 
@@ -130,7 +136,8 @@ KWARGS: dict[str, list[Case]] = {
     "input_ids": [Case("ids", lambda bench, _: {"inputs": DROP, "input_ids": bench.ids % 7 + 3})],
     "attention_mask": [
         Case("padding on the left", {}, no_effect="every row of this table has one"),
-        Case("one that hides tokens inside the text", lambda bench, _: {"attention_mask": _holes(bench)}),
+        Case("one that hides tokens inside the text", _holes),
+        Case("the same, sliding window", _holes, bench=_sliding),
     ],
     "position_ids": [
         Case("the usual", _positions(0), no_effect="they are what `generate` makes itself"),
@@ -154,8 +161,3 @@ KWARGS: dict[str, list[Case]] = {
     "logits_to_keep": [Case("`2`", {"logits_to_keep": 2}, no_effect="the last logits are what counts")],
 }
 
-
-def _holes(bench: Bench) -> Tensor:
-    mask = bench.mask.clone()
-    mask[:, -2] = 0
-    return mask

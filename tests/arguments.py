@@ -40,10 +40,10 @@ def expected() -> dict[str, set[str]]:
 
 
 @functools.cache
-def found(name: str, shown: str, several: bool) -> str:
+def found(name: str, shown: str, several: bool, loop: str = "auto") -> str:
     """What comes of a case, as the table has it: one line."""
     # transformers prints the whole drafter in one of its refusals
-    said = outcome(CASES[name, shown], several).split("(\n")[0]
+    said = outcome(CASES[name, shown], several, loop).split("(\n")[0]
     return said.replace("|", "\\|").replace("\n", " ")
 
 
@@ -51,9 +51,11 @@ def table() -> str:
     """The tables, one a group."""
     lines = []
     for title, group in GROUPS.items():
-        lines += ["", f"| {title} | value | with a drafter |", "|---|---|---|"]
+        lines += ["", f'| {title} | value | with a drafter | `loop="transformers"`, one row |', "|---|---|---|---|"]
         lines += [
-            f"| `{name}` | {case.shown} | {_cell(name, case)} |" for name, cases in group.items() for case in cases
+            f"| `{name}` | {case.shown} | {_cell(name, case)} | {_second(name, case)} |"
+            for name, cases in group.items()
+            for case in cases
         ]
     return "\n".join(lines) + "\n\n"
 
@@ -63,6 +65,12 @@ def _cell(name: str, case: Case) -> str:
     if one != several:
         return f"one row: {one} Several rows: {several}"
     return f"same; {case.no_effect}" if one == "same" and case.no_effect else one
+
+
+def _second(name: str, case: Case) -> str:
+    """The other loop, where it was asked for."""
+    one, second = found(name, case.shown, False), found(name, case.shown, False, "transformers")
+    return "likewise" if second == one else second
 
 
 def written() -> str:

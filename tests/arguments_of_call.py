@@ -160,4 +160,3 @@ KWARGS: dict[str, list[Case]] = {
     "use_cache": [Case("see the configuration", {"use_cache": False})],
     "logits_to_keep": [Case("`2`", {"logits_to_keep": 2}, no_effect="the last logits are what counts")],
 }
-

@@ -93,16 +93,19 @@ class Case:
         return {name: value for name, value in both.items() if value is not DROP}
 
 
-def outcome(case: Case, several: bool) -> str:
+def outcome(case: Case, several: bool, loop: str = "auto") -> str:
     """What comes of a case: the call as it stands, and with scores and logits returned.
 
-    Greedy, the second goes through a drafter that is mostly right, for random ones seldom are.
+    Greedy, the second goes through a drafter that is mostly right, for random ones seldom are. transformers' loop, where it is
+    asked for, gets the second alone.
 
     Raises:
         `AssertionError`: ours differs from plain `generate`, refuses late, or the argument proves nothing.
     """
     bench = Bench(several, **case.bench(several))
-    target, draft = bench.target(), make_draft().to(bench.dtype)
+    target, draft = bench.target(), make_draft().configure(loop=loop).to(bench.dtype)
+    if loop == "transformers":
+        return _one(case, bench, target, draft, EVERYTHING)[0]
     said, plain, found = _one(case, bench, target, draft, {})
     if said == "same" and not case.sampled and not callable(case.options):
         draft = oracle("hidden").to(bench.dtype)

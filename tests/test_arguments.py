@@ -20,6 +20,11 @@ def test_as_plain_generate_or_refused(name, shown, several):
     assert re.fullmatch(r"same|other path: .+|refused: .+", said), said
 
 
+@pytest.mark.parametrize(("name", "shown"), CASES, ids=lambda text: text.replace("`", ""))
+def test_so_through_transformers_loop(name, shown):
+    assert re.fullmatch(r"same|refused: .+", found(name, shown, several=False, loop="transformers"))
+
+
 def test_the_page_says_what_comes_out():
     """Otherwise: python tests/arguments.py --write"""
     assert table() == written()

@@ -13,12 +13,15 @@ from functools import cache
 from threading import RLock
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . packed_weights import packed_weights  # fmt: skip  # isort: skip
+from . invariance import limited, obstacle  # fmt: skip  # isort: skip
+from . invariant_attention import NAME as INVARIANT  # fmt: skip  # isort: skip
+from . packed_weights import forget, packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import rotates, short_rotaries  # fmt: skip  # isort: skip
 from . structure import OWN, Structure  # fmt: skip  # isort: skip
@@ -51,7 +54,7 @@ class Views(dict[Any, Kept]):
         return dict, ()
 
 
-def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
+def decoding_view(model: nn.Module, packs: bool, invariant: bool = False) -> nn.Module:
     """The view of a model on a CPU; any other model as it is, and one with layers compiled in place, which call themselves.
 
     It is made once and kept until something of the model is another (`structure.py`, `watched.py`). Calls of several threads share
@@ -59,11 +62,13 @@ def decoding_view(model: nn.Module, packs: bool) -> nn.Module:
 
     Args:
         packs: whether linear layers may be packed, and what lies between them be done in fewer calls.
+        invariant: whether no token may depend on what is read with it. Where that cannot be had (`invariance.obstacle`) it is the other view.
     """
     if model.device.type != "cpu":
-        model.__dict__.pop(KEPT, None)
+        if model.__dict__.pop(KEPT, None):  # it was on the CPU before
+            forget(model)
         return model
-    key = packs, _sdpa_is_usual()
+    key = packs, _sdpa_is_usual(), torch.get_num_threads() if invariant else None
     known = _views(model).get(key)
     if known is not None and known.holds(model):
         return known.view
@@ -79,7 +84,7 @@ def _views(model: nn.Module) -> Views:
     return views
 
 
-def _made(model: nn.Module, key: tuple[bool, bool]) -> nn.Module:
+def _made(model: nn.Module, key: tuple[bool, bool, int | None]) -> nn.Module:
     """A view made now, unless another thread was faster."""
     views = _views(model)
     for old in [old for old, known in views.items() if not known.holds(model)]:
@@ -91,10 +96,13 @@ def _made(model: nn.Module, key: tuple[bool, bool]) -> nn.Module:
     # Seen before the view is made: what another thread changes meanwhile is noticed on the next call.
     copied_names = [kind.forward.__globals__ for kind in {type(m) for m in model.modules()} if rotates(kind)]
     structure = Structure(model, {KEPT, *getattr(type(model), "RESULTS", ())}, copied_names)
-    packs = key[0]
+    packs, _, invariant = key
     weights = packed_weights(model) if packs else {}
     exchanged = {**(weights or {}), **rms_norms(model), **short_rotaries(model)} if packs else {}
-    view = _view(model, exchanged, regroups(model), {})
+    attention = NAME if regroups(model) else None
+    if invariant and attention and obstacle(model, exchanged) is None:
+        attention, exchanged = INVARIANT, limited(model, exchanged)
+    view = _view(model, exchanged, attention, {})
     if packs:
         for module in view.modules():
             _find_children_at_once(module)
@@ -150,7 +158,7 @@ def _compares_with_sdpa(module_name: str) -> bool:
     return '"sdpa"' in source or "'sdpa'" in source
 
 
-def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) -> nn.Module:
+def _view(module: nn.Module, exchanged: Exchanged, attention: str | None, seen: dict) -> nn.Module:
     if module in seen:
         return seen[module]
     # Dictionaries are copied, so that what is hung on the view (hooks that collect hidden states, rescaled position tables)
@@ -164,21 +172,21 @@ def _view(module: nn.Module, exchanged: Exchanged, regroup: bool, seen: dict) ->
             name: buffer if buffer is None else buffer.clone() for name, buffer in module._buffers.items()
         }
     state["_modules"] = {
-        name: child if child is None else _view(child, exchanged, regroup, seen)
+        name: child if child is None else _view(child, exchanged, attention, seen)
         for name, child in module._modules.items()
     }
     kind, besides = exchanged.get(module, (type(module), {}))
     state |= besides
     config = state.get("config")
-    if regroup and getattr(config, "_attn_implementation", None) == "sdpa":
+    if attention and getattr(config, "_attn_implementation", None) == "sdpa":
         # the original is kept beside its copy, or another could get its id
-        state["config"] = seen.setdefault(id(config), (config, _with_few_queries(config)))[1]
+        state["config"] = seen.setdefault(id(config), (config, _attending(config, attention)))[1]
     view = seen[module] = object.__new__(kind)
     object.__setattr__(view, "__dict__", state)
     return view
 
 
-def _with_few_queries(config):
+def _attending(config, attention: str):
     config = copy.copy(config)
-    config._attn_implementation_internal = NAME
+    config._attn_implementation_internal = attention
     return config

@@ -103,7 +103,7 @@ def _telling(streamer, on_tokens):
 
 def _kind(settings: EngineSettings, generation_config) -> tuple:
     """What a chain brings says nothing of what a tree would: calls that are alike in this learn from each other."""
-    how = settings.shape, settings.lookup, settings.compile, settings.pack
+    how = settings.shape, settings.lookup, settings.compile, settings.pack, settings.invariant
     return bool(generation_config.do_sample), draws_nodes(settings, generation_config), *how
 
 

@@ -133,12 +133,9 @@ def test_left_padding_and_one_token_prompts(target, drafter):
 
 
 def test_padding_does_not_change_the_drafts(target):
-    padded = torch.tensor([[0, 0, 0, *PROMPT[0].tolist()]])
-    counts = []
-    for ids in (PROMPT, padded):
-        draft = make_draft().configure(
-            budget=4
-        )  # a new one: what was learnt of the first call shapes the trees of a second
+    padded, counts = torch.tensor([[0, 0, 0, *PROMPT[0].tolist()]]), []
+    for ids in (PROMPT, padded):  # a new drafter each: what was learnt of the first call shapes the trees of a second
+        draft = make_draft().configure(budget=4)
         target.generate(ids, attention_mask=ids.ne(0).long(), assistant_model=draft, **GREEDY)
         counts.append(draft.statistics)
     assert counts[0] == counts[1]

@@ -80,25 +80,34 @@ class RowCache(Cache):
         layers: of the model. rows: R. capacity: slots to reserve at once; None grows as needed.
         indexed: write by index also where rows are alike, which a compiled forward takes as the same program for all lengths.
         bucket: the visible slots are a multiple of this; what lies beyond a row's own is hidden by the masks.
+        tight: without a stated capacity all slots are visible, so that keys and values are one piece of memory; they grow by a bucket.
 
     Worked example: lengths [5, 9], 3 new tokens: row 0 writes slots 5, 6, 7 and row 1 slots 9, 10, 11; 12 slots are visible. If
     row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int | None = None, indexed: bool = False, bucket: int = 1):
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        capacity: int | None = None,
+        indexed: bool = False,
+        bucket: int = 1,
+        tight: bool = False,
+    ):
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.lengths = [0] * rows
         self.indexed, self.bucket = indexed, bucket
-        self.capacity = _up(capacity or 0, bucket)
+        self.capacity, self.tight = _up(capacity or 0, bucket), tight and capacity is None
         self.slots: slice | Tensor = slice(0, 0)
         self.rows: Tensor | None = None
         self.visible = 0
 
-    def place(self, tokens: int, device: torch.device) -> None:
-        """The next forward reads this many tokens of every row, each row's after its own length."""
+    def place(self, tokens: int, device: torch.device, least: int = 0) -> None:
+        """The next forward reads this many tokens of every row, each row's after its own length; at least so many slots are visible."""
         lengths = self.lengths
         end = max(lengths) + tokens
-        self.visible = _up(end, self.bucket)
+        self.visible = _up(max(end, least), self.bucket)
         if min(lengths) == max(lengths) and not self.indexed:
             self.slots = slice(lengths[0], end)
         else:
@@ -118,7 +127,9 @@ class RowCache(Cache):
 
     def reserve(self, slots: int) -> None:
         """See to it that this many slots have room."""
-        if slots > self.capacity:
+        if self.tight:
+            self.visible = self.capacity = max(self.capacity, _up(slots, self.bucket))
+        elif slots > self.capacity:
             self.capacity = _up(slots + max(GROWTH, self.capacity // 2), self.bucket)
 
     def commit(self, paths: list[list[int]]) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
+from .. acceleration.invariant_attention import NAME as INVARIANT, STEP, TREE  # fmt: skip  # isort: skip
+from .. acceleration.tree_values import TreeValues  # fmt: skip  # isort: skip
 from . cache import RowCache  # fmt: skip  # isort: skip
 from . mask import Tail, causal_mask, tree_mask  # fmt: skip  # isort: skip
 
@@ -46,8 +48,11 @@ class RowTarget:
         self.entries: list[int] | bool = states or feature_entries(layer_ids)
         self.attentions = attentions
         self.seen: Any = None  # what the last forward returned
-        self.graphs, fixed, bucket = graphs, compiled or graphs is not None, BUCKET if graphs else 1
-        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, indexed=fixed, bucket=bucket)
+        self.graphs, fixed = graphs, compiled or graphs is not None
+        # a view in which no token depends on what is read with it
+        self.invariant = self.config._attn_implementation == INVARIANT
+        bucket = STEP if self.invariant else BUCKET if graphs else 1
+        self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, fixed, bucket, tight=self.invariant)
         self.run = compile_forward(target) if compiled else target
         home = target.get_input_embeddings().weight.device
         self.device = (
@@ -122,6 +127,8 @@ class RowTarget:
     def _place_trees(self, proposal: Proposal):
         """The same for trees: a node's position is its depth behind the text, its slot its number."""
         depths, ancestors, lengths = proposal.depths(), proposal.ancestors(), self.cache.lengths
+        if self.invariant:
+            return self._place_apart(TreeValues(lengths, depths, ancestors, proposal.counts), depths)
         self.cache.place(depths.shape[1], self.device)
         positions = torch.from_numpy(np.array(lengths)[:, None] + depths).to(self.device)
 
@@ -129,6 +136,15 @@ class RowTarget:
             return self._ready(tree_mask(lengths, ancestors, depths, self.device, window))
 
         return positions.clamp(max=self.longest - 1), self._of_each_kind(masked)
+
+    def _place_apart(self, values: TreeValues, depths: np.ndarray):
+        """The same where branches are summed apart. The masks go by position, as those of chains, and carry the values' places."""
+        self.cache.place(depths.shape[1], self.device, least=values.end)
+        positions = torch.from_numpy(np.array(self.cache.lengths)[:, None] + depths).to(self.device)
+        masks = self._of_each_kind(lambda window: causal_mask(positions, self.cache.visible, window))
+        for mask in masks.values() if isinstance(masks, dict) else (masks,):
+            mask.__dict__[TREE] = values
+        return positions.clamp(max=self.longest - 1), masks
 
     def _of_each_kind(self, masked: Callable[[int | None], Tensor]):
         """One mask for all layers, or one for each kind; `masked` makes that of a window, None is full attention."""
@@ -163,6 +179,9 @@ class RowTarget:
     def _masks(self, positions: Tensor):
         """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""
         rows, tokens = positions.shape
+        if self.invariant:
+            same = positions[:1] if isinstance(self.cache.slots, slice) else positions
+            return self._of_each_kind(lambda window: causal_mask(same, self.cache.visible, window))
         if tokens == self.cache.visible and self.window is None:
             return None
         alike = isinstance(self.cache.slots, slice)

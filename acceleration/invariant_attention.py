@@ -1,0 +1,71 @@
+"""Attention in bfloat16 on a CPU in which a token's output does not depend on what is read with it, registered with transformers.
+
+Fused attention orders its sums by the number of queries and keys. Two batched products and a softmax between them do not, as long as
+the products have a shape that `summation.py` found to share one order. Prompts, single tokens and drafts all go through here.
+"""
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from . tree_values import TreeValues  # fmt: skip  # isort: skip
+
+NAME = "domino_invariant"
+STEP = 64  # keys come in multiples of this: softmax adds another number of them in another order
+FEW = 32  # rows, from which on the transposed product is the one that keeps its order
+MANY = 128  # rows of a transposed product at most
+KEPT = "_domino_bias"  # attribute of a mask: what is added to the scores
+TREE = "_domino_tree"  # attribute of a mask: a `TreeValues` if the queries are the nodes of trees
+
+
+def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling=None, **kwargs):
+    """Attention whose rows have the same bits whatever is read with them.
+
+    Args:
+        query: [R, H, n, d]. key, value: [R, G, L, d], L a multiple of 64.
+        attention_mask: [R or 1, 1, n, L], True where a query may look. Of trees: by position, as for chains; `TREE` knows the slots.
+        scaling: of the scores, 1 / √d if None.
+
+    Returns:
+        [R, n, H, d] and None.
+
+    Worked example: H = 9, G = 3, n = 2: query heads 0, 1, 2 share key head 0 and become its six queries, so that keys are not copied.
+    """
+    rows, heads, n, width = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    shared = heads // groups
+    tree: TreeValues | None = attention_mask.__dict__.get(TREE)
+    key, value = key.flatten(0, 1), value.flatten(0, 1)
+    scores = torch.bmm(query.reshape(rows * groups, shared * n, width), key.transpose(1, 2))
+    if tree is not None:
+        tree.put_in_order(scores, groups, shared)
+    scores = scores.view(rows, groups, shared, n, keys)
+    scores = torch.add(_bias(attention_mask, scores.dtype), scores, alpha=width**-0.5 if scaling is None else scaling)
+    weights = scores.softmax(-1).view(rows * groups, shared * n, keys)
+    if tree is not None:
+        weights, value = tree.spread(weights, value, groups, shared)
+    return weighted(weights, value).reshape(rows, heads, n, width).transpose(1, 2).contiguous(), None
+
+
+def weighted(weights: Tensor, value: Tensor) -> Tensor:
+    """weights [B, m, L] · value [B, L, d] -> [B, m, d]."""
+    rows = weights.shape[1]
+    if rows <= FEW:
+        return torch.bmm(weights, value)
+    pieces = weights.chunk(-(-rows // MANY), dim=1)
+    value = value.transpose(1, 2)
+    out = [torch.bmm(value, piece.transpose(1, 2)).transpose(1, 2) for piece in pieces]
+    return out[0] if len(out) == 1 else torch.cat(out, dim=1)
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """[R or 1, 1, 1, n, L] of 0 and -inf. Made by a forward's first layer and kept with the mask."""
+    kept = mask.__dict__.get(KEPT)
+    if kept is None:
+        kept = mask.__dict__[KEPT] = mask.new_zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)[:, None]
+    return kept
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

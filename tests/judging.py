@@ -20,6 +20,7 @@ IDS = torch.tensor([[38, 33, 10, 24, 29, 37, 31, 14], [0, 0, 0, 7, 12, 33, 8, 5]
 BASE = {"max_new_tokens": 8, "do_sample": False}
 EVERYTHING = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
 DROP = object()  # as a value: the call goes without this argument
+SEED = 0  # of every call, with drafts and without
 OURS = ("assistant_model", "custom_generate")  # ways to a drafter
 LOOP = "through transformers' assisted loop"
 
@@ -66,8 +67,8 @@ class Case:
     """An argument with a value.
 
     Attributes:
-        shown: the value, for the table. options: what is passed, or what makes it anew out of bench and target. sampled: plain
-            sampling says another text, so scores are compared along ours. no_effect: why plain `generate` does the same without
+        shown: the value, for the table. options: what is passed, or what makes it anew out of bench and target. sampled: whether
+            the call samples. no_effect: why plain `generate` does the same without
             it. for_several: it matters to several rows alone. note: said in the table. bench: of what `Bench` is to be otherwise.
         plain: False where plain `generate` cannot run here. around: made before each call and taken down afterwards.
     """
@@ -96,8 +97,8 @@ class Case:
 def outcome(case: Case, several: bool, loop: str = "auto") -> str:
     """What comes of a case: the call as it stands, and with scores and logits returned.
 
-    Greedy, the second goes through a drafter that is mostly right, for random ones seldom are. transformers' loop, where it is
-    asked for, gets the second alone.
+    The second goes through a drafter that is mostly right, for random ones seldom are. transformers' loop, where it is asked for,
+    gets the second alone.
 
     Raises:
         `AssertionError`: ours differs from plain `generate`, refuses late, or the argument proves nothing.
@@ -107,7 +108,7 @@ def outcome(case: Case, several: bool, loop: str = "auto") -> str:
     if loop == "transformers":
         return _one(case, bench, target, draft, EVERYTHING)[0]
     said, plain, found = _one(case, bench, target, draft, {})
-    if said == "same" and not case.sampled and not callable(case.options):
+    if said == "same" and not callable(case.options):
         draft = oracle("hidden").to(bench.dtype)
         told(draft, _text(plain), _mask(case.arguments(bench, target), plain))
     again, _, also = _one(case, bench, target, draft, EVERYTHING)
@@ -126,8 +127,10 @@ def _one(case: Case, bench: Bench, target, draft, more: dict):
         return said, None, False
     assert case.plain, "plain generate cannot run this here, so there is nothing to compare with"
     alone = {name: value for name, value in {**case.arguments(bench, target), **more}.items() if name not in OURS}
-    # along our text where it would draw its own
-    with case.around(), _drawn(_text(ours), _start(alone)) if case.sampled else contextlib.nullcontext():
+    torch.manual_seed(SEED)
+    # transformers' loop draws with other random numbers: there plain goes along our text
+    other = case.sampled and draft.settings.loop == "transformers"
+    with case.around(), _drawn(_text(ours), _start(alone)) if other else contextlib.nullcontext():
         plain = target.generate(**alone)
     check_same(plain, ours, _mask(given, ours), _start(given))
     if isinstance(given.get("streamer"), Heard):
@@ -139,7 +142,7 @@ def _ours(target, given: dict):
     """(output, outcome) of a call with drafts; None where it is refused, before the target runs."""
     ran: list[bool] = []
     hook = target.register_forward_pre_hook(lambda *_: ran.append(True))
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     try:
         with _log() as heard:
             return target.generate(**given), f"other path: {heard[0]}" if heard else "same"
@@ -169,7 +172,7 @@ def _mask(given: dict, ours) -> Tensor:
 @functools.cache
 def _bare(bench: Bench, sampled: bool, everything: bool):
     """Plain `generate` without the argument. Sampled scores begin alike, whatever is drawn then."""
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     given = {"inputs": bench.ids, "attention_mask": bench.mask, **BASE, "do_sample": sampled}
     return bench.target().generate(**given, **(EVERYTHING if everything else {}))
 

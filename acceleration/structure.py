@@ -43,12 +43,12 @@ class Structure:
         self._empty = [one for one in own if not one]  # most are: hooks that nobody has registered
         self._dicts = [*filter(None, own), *configs.values(), *others]
         dicts = self._with_top(model)
-        self._sizes, self._content = list(map(len, dicts)), list(self._walk(model, dicts))
+        self._size, self._content = sum(map(len, dicts)), list(self._walk(model, dicts))
 
     def unchanged(self, model: nn.Module) -> bool:
         """Whether the model is as it was."""
         dicts = self._with_top(model)
-        if any(self._empty) or list(map(len, dicts)) != self._sizes:
+        if any(self._empty) or sum(map(len, dicts)) != self._size:
             return False
         return all(map(is_, self._walk(model, dicts), self._content))
 

@@ -60,8 +60,8 @@ def _device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"--device {name} cannot be used here: {reason} Take cpu or a GPU that torch sees.") from error
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"--device {name} cannot be used here: {reason}. Take cpu or a GPU that torch sees.") from error
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else device
 
 

@@ -116,7 +116,9 @@ def test_command_line(tmp_path):
     def domino(*args):
         return subprocess.run([sys.executable, "-m", "domino", *args], capture_output=True, text=True, cwd=tmp_path)
 
-    assert "speedup" in domino("demo", "--max-new-tokens", "12").stdout
+    said = domino("demo", "--max-new-tokens", "12").stdout
+    assert "speedup" in said
+    assert "same text as without drafts: yes" in " ".join(said.split())
     out = domino("eval", "--target", "smollm2", "--tasks", "gsm8k=1", "--max-new-tokens", "12", "--out", "m")
     assert "| gsm8k | 0 | domino | 1 |" in out.stdout
     assert (tmp_path / "m" / "samples.parquet").is_file()

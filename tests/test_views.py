@@ -205,6 +205,9 @@ def test_patched_classes_and_functions(monkeypatch):
     assert same(logits(kept(model)), logits(model))
     monkeypatch.undo()
     assert torch.equal(logits(kept(model)), usual)
+    last = kept(model)
+    monkeypatch.setattr(llama, "another_name", 1, raising=False)  # the last of all that is compared
+    assert kept(model) is not last
 
 
 def test_somebody_elses_attention(monkeypatch):

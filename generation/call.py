@@ -18,7 +18,7 @@ from .. verification.verdict import accept_greedy, accept_sampled, accept_shared
 from . learnt import Learnt  # fmt: skip  # isort: skip
 from . noise import Noise, draw  # fmt: skip  # isort: skip
 from . outputs import Outputs  # fmt: skip  # isort: skip
-from . past import Past  # fmt: skip  # isort: skip
+from . past import Past, read_last  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . proposing import Proposer  # fmt: skip  # isort: skip
 from . sequences import Rows  # fmt: skip  # isort: skip
@@ -166,6 +166,10 @@ class Call:
 
     def _give_back(self) -> None:
         """The caller's cache gets what was read, and with it what the drafter made of it."""
+        for row, end in enumerate(self.rows.ends):
+            if end < max(self.rows.ends):
+                last = self.rows.text[row, end - 1 : end].to(self.target.device)
+                self.gone[row] = read_last(self.target.target, self.gone[row], last)
         self.past.give_back([self.gone[row] for row in sorted(self.gone)], self.past.outside + max(self.rows.ends) - 1)
         if len(self.gone) > 1 or not self.proposer.drafter:
             return

@@ -12,6 +12,7 @@ from transformers.generation import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from . outputs import layer_kinds  # fmt: skip  # isort: skip
 from . past import READABLE  # fmt: skip  # isort: skip
 
 
@@ -75,7 +76,10 @@ OTHER_MODES: dict[str, tuple] = {
     "prompt_lookup_num_tokens": (None,),
     "assistant_early_exit": (None,),
     "use_mtp": (None, False),
+    "is_assistant": (None, False),
 }
+# Where the keys and values of a call may lie; transformers makes None of "hybrid".
+CACHES = (None, "dynamic", "static")
 
 
 def check_mode(generation_config) -> None:
@@ -88,22 +92,24 @@ def check_mode(generation_config) -> None:
             )
     if generation_config.assistant_ensemble_weight is not None:
         raise ValueError("assistant_ensemble_weight makes verification lossy; a Domino drafter is lossless: drop it.")
+    if generation_config.speculation_type not in (None, "dflash"):
+        raise ValueError(
+            f"A Domino drafter speculates its own way, got speculation_type={generation_config.speculation_type!r}: drop it."
+        )
+    if generation_config.use_cache is False:
+        raise ValueError("Verifying drafts needs the keys and values of the text before, got use_cache=False: drop it.")
+    if generation_config.cache_implementation not in CACHES:
+        raise ValueError(
+            "The keys and values of a call with drafts lie whole on the target's device, got "
+            f'cache_implementation={generation_config.cache_implementation!r}: use "dynamic" or "static", or drop assistant_model.'
+        )
 
 
-def check_call(input_ids: Tensor, processors, generation_config, model_kwargs: dict) -> None:
+def check_call(input_ids: Tensor, processors, model_kwargs: dict) -> None:
     """Raise `ValueError` for what neither loop can do."""
-    check_mode(generation_config)
     check_processors(processors)
     if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
         raise ValueError("A Domino drafter needs token ids: pass input_ids instead of inputs_embeds.")
-    if generation_config.use_cache is False or model_kwargs.get("use_cache") is False:
-        raise ValueError("Verifying drafts needs the keys and values of the text before, got use_cache=False: drop it.")
-    kind = generation_config.cache_implementation
-    if kind not in (None, "dynamic", "static"):
-        raise ValueError(
-            f"The keys and values of a call with drafts lie whole on the target's device, got cache_implementation={kind!r}: "
-            'use "dynamic" or "static", or drop assistant_model.'
-        )
     cache = model_kwargs.get("past_key_values")
     if cache is None:
         return
@@ -189,6 +195,9 @@ def obstacle(target, generation_config, model_kwargs: dict) -> str | None:
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
     if positions is not None and not _usual(positions, mask):
         return "The engine counts positions itself, got other position_ids"
+    # transformers counts a window in columns, gaps included, and the engine in tokens
+    if mask is not None and _has_gaps(mask) and "sliding_attention" in layer_kinds(target.config.get_text_config()):
+        return "The engine's sliding windows know no gaps inside a text, got an attention_mask with some"
     return _odd_attention(target)
 
 
@@ -200,6 +209,12 @@ def _usual(positions: Tensor, mask: Tensor | None) -> bool:
     if positions.shape[-1] != mask.shape[1]:
         return False
     return torch.equal(positions.expand_as(mask)[real], (mask.cumsum(-1) - 1)[real])
+
+
+def _has_gaps(mask: Tensor) -> bool:
+    """Whether a row of the mask [R, P] hides something behind its first token, other than padding at its end."""
+    real = mask.bool()
+    return bool((~real & real.cummax(dim=1).values & real.flip(1).cummax(dim=1).values.flip(1)).any())
 
 
 def _odd_attention(target) -> str | None:

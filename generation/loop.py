@@ -35,7 +35,7 @@ def decode(
     Raises:
         `ValueError`: what no loop can do, or not the one that was asked for.
     """
-    check_call(input_ids, logits_processor, generation_config, model_kwargs)
+    check_call(input_ids, logits_processor, model_kwargs)
     why = None if settings.loop == "transformers" else obstacle(target, generation_config, model_kwargs)
     if why is not None and settings.loop == "engine":
         raise ValueError(f'{why}: do without, or set loop="auto".')

@@ -30,10 +30,7 @@ class Outputs:
         self.hidden_states = _empty(rows, wanted and config.output_hidden_states)
         self.attentions = _empty(rows, wanted and config.output_attentions)
         self.chunks: list[tuple[Step, Step]] = []  # hidden states and attentions of the prompt
-        kinds = getattr(config_of_target, "layer_types", None)
-        window = getattr(config_of_target, "sliding_window", None)
-        self.kinds = kinds or ["sliding_attention" if window else "full_attention"] * config_of_target.num_hidden_layers
-        self.window = window
+        self.kinds, self.window = layer_kinds(config_of_target), getattr(config_of_target, "sliding_window", None)
 
     @property
     def inside(self) -> bool:
@@ -151,6 +148,13 @@ class Outputs:
             return attention
         queries, keys = attention.shape[2:]
         return attention[..., -(min(keys - queries, self.window - 1) + queries) :]
+
+
+def layer_kinds(config) -> list[str]:
+    """Of each layer of a target: "full_attention", "sliding_attention" or another."""
+    window = getattr(config, "sliding_window", None)
+    usual = "sliding_attention" if window else "full_attention"
+    return getattr(config, "layer_types", None) or [usual] * config.num_hidden_layers
 
 
 def _empty(rows: int, wanted: bool | None) -> list[list[Step]] | None:

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
 
 from .. verification.cache import RowCache  # fmt: skip  # isort: skip
 
 READABLE = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer)  # layers whose content we know how to read
+
+
+Parts = list[
+    tuple[Tensor, Tensor] | None
+]  # of one row: keys and values [heads, length, head_dim] a layer; None: it keeps none
 
 
 @dataclass
@@ -106,12 +111,12 @@ class Past:
             layer.keys[row, :, since:end] = keys[row][:, at]
             layer.values[row, :, since:end] = values[row][:, at]
 
-    def give_back(self, rows: list[list[tuple[Tensor, Tensor] | None]], width: int) -> None:
+    def give_back(self, rows: list[Parts], width: int) -> None:
         """Append what was read in this call to the caller's cache, laid out as plain `generate` does.
 
         Args:
-            rows: keys and values [heads, length, head_dim] of each row and layer, None for a layer that keeps none. width: columns
-                afterwards. Where a row has no token, in padding or behind its end, keys and values are zero.
+            rows: what each row has read. width: columns afterwards. Where a row has no token, in padding or behind its end, keys and
+                values are zero.
         """
         for index, parts in enumerate(zip(*rows, strict=True)):
             if parts[0] is not None:
@@ -126,3 +131,20 @@ class Past:
             new = columns >= self.cached
             out[row][:, columns[new] - self.cached] = part[:, new]
         return out
+
+
+def read_last(target, parts: Parts, token: Tensor) -> Parts:
+    """What a row has read, and its last token.
+
+    Plain `generate` goes on over all rows until the last has ended, and so reads the last token of every other.
+
+    Args:
+        target: the model. parts: of the row, without padding. token: its last, [1].
+    """
+    cache = DynamicCache()
+    for index, part in enumerate(parts):
+        if part is not None:
+            cache.update(part[0][None], part[1][None], index)
+    position = torch.full_like(token, cache.get_seq_length())
+    target(input_ids=token[None], position_ids=position[None], past_key_values=cache, use_cache=True)
+    return [(layer.keys[0], layer.values[0]) if layer.is_initialized else None for layer in cache.layers]

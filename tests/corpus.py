@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
 
 import torch
 import yaml
 from domino.training.features import capture
 from domino.training.shards import shard_path, write_shard
 from tiny import HIDDEN, VOCAB, make_target
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 LAYERS = [0, 2]
@@ -24,6 +25,16 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=core, chat_template=TEMPLATE, **special)
+
+
+def letter_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level, like real ones: tokens 3 … 38 are A … Z, a … j; 39 … 46 are two letters each, which no text is cut into."""
+    letters = [*ascii_uppercase, *ascii_lowercase[:10], "La", "Lb", "Lc", "Ca", "Cb", "ba", "bb", "Ob"]
+    words = {"<pad>": 0, "<s>": 1, "</s>": 2, **{letter: i + 3 for i, letter in enumerate(letters)}}
+    core = Tokenizer(models.BPE(words, [], unk_token="<pad>"))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, padding_side="left", **special)
 
 
 def save_target(folder: Path, **changes):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import make_draft, make_target
+from tiny import make_draft, make_target, stock
 from transformers import DynamicCache, T5Config, T5ForConditionalGeneration
 
 PROMPT = torch.tensor([[3, 9, 27, 5]])
@@ -41,7 +41,7 @@ def test_half_a_conversation_with_its_cache():
     target, cache = make_target(), DynamicCache(config=make_target().config)
     target.generate(PROMPT, past_key_values=cache, max_new_tokens=8, do_sample=False, eos_token_id=None)
     mask = torch.ones(1, cache.get_seq_length() + 2, dtype=torch.long)
-    refuse(target, make_draft(), "whole sequence", ids=PROMPT[:, :2], past_key_values=cache, attention_mask=mask)
+    refuse(target, stock(make_draft()), "whole sequence", ids=PROMPT[:, :2], past_key_values=cache, attention_mask=mask)
 
 
 def test_stateful_target():

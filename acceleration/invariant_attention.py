@@ -13,8 +13,7 @@ from . tree_values import TreeValues  # fmt: skip  # isort: skip
 
 NAME = "domino_invariant"
 STEP = 64  # keys come in multiples of this: softmax adds another number of them in another order
-FEW = 32  # rows, from which on the transposed product is the one that keeps its order
-MANY = 128  # rows of a transposed product at most
+TURNED = range(33, 49)  # rows whose sums over 512 and more keys AMX orders as those of others only in the transposed product
 KEPT = "_domino_bias"  # attribute of a mask: what is added to the scores
 TREE = "_domino_tree"  # attribute of a mask: a `TreeValues` if the queries are the nodes of trees
 
@@ -50,13 +49,9 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
 
 def weighted(weights: Tensor, value: Tensor) -> Tensor:
     """weights [B, m, L] · value [B, L, d] -> [B, m, d]."""
-    rows = weights.shape[1]
-    if rows <= FEW:
-        return torch.bmm(weights, value)
-    pieces = weights.chunk(-(-rows // MANY), dim=1)
-    value = value.transpose(1, 2)
-    out = [torch.bmm(value, piece.transpose(1, 2)).transpose(1, 2) for piece in pieces]
-    return out[0] if len(out) == 1 else torch.cat(out, dim=1)
+    if weights.shape[1] in TURNED:
+        return torch.bmm(value.transpose(1, 2), weights.transpose(1, 2)).transpose(1, 2)
+    return torch.bmm(weights, value)
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:

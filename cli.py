@@ -8,19 +8,19 @@ import os
 import sys
 from pathlib import Path
 
+from .installing import missing
+
+TARGET = "folder or Hub id of the target, or smollm2, the embedded one (default)"
+
 
 def _demo(args) -> None:
     from .evaluation.demo import QUESTION, demo
     from .evaluation.run import load_models
     from .evaluation.settings import ModelSettings
 
-    if args.target and not args.drafter:
-        raise ValueError("--target and --drafter go together: a drafter serves the one target it was trained for.")
-    demo(
-        load_models(ModelSettings(args.target, args.drafter), args.dtype),
-        args.question or QUESTION,
-        args.max_new_tokens,
-    )
+    pair = ModelSettings(args.target, args.drafter)
+    pair.require_drafter()
+    demo(load_models(pair, args.dtype), args.question or QUESTION, args.max_new_tokens)
 
 
 def _eval(args) -> None:
@@ -71,9 +71,12 @@ def _ablate(args) -> None:
 
 
 def _export(args) -> None:
-    from .hub.export import export, push
+    from .embedded.smollm2 import DRAFTER
+    from .hub.export import CARD_FACTS, export, push
 
-    folder = export(args.drafter, args.out, args.card, args.push or args.name)
+    if args.drafter and not args.card:
+        raise ValueError(f"--card is missing: a YAML file with {', '.join(CARD_FACTS)} of {args.drafter}.")
+    folder = export(args.drafter or DRAFTER, args.out, args.card or DRAFTER / "card.yaml", args.push or args.name)
     print(f"Wrote {folder}")
     if args.push:
         print(f"Pushed: {push(folder, args.push, args.private, args.revision, args.message)}")
@@ -94,16 +97,23 @@ def _smollm2(args) -> None:
     print(target_folder())
 
 
+def _doctor(args) -> None:
+    from .doctor.report import doctor
+
+    sys.exit(0 if doctor(args.device, args.json) else 1)
+
+
 def _space(args) -> None:
-    if args.target and not args.drafter:
-        raise ValueError("--target and --drafter go together: a drafter serves the one target it was trained for.")
+    from .evaluation.settings import ModelSettings
+
+    ModelSettings(args.target, args.drafter).require_drafter()
     if args.deploy:
         from .space.deploy import deploy
 
         print(f"Pushed: {deploy(args.deploy, args.target, args.drafter, args.private, args.message)}")
         return
     if importlib.util.find_spec("gradio") is None:
-        raise ValueError('the Space needs Gradio: pip install "domino[space]".')
+        raise ValueError(missing("The Space needs Gradio", "space"))
     from .space.app import serve
 
     serve(args.target, args.drafter, args.dtype, args.port, args.browser)
@@ -117,7 +127,6 @@ def _distill(args) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from .embedded.smollm2 import DRAFTER
     from .training.distill_settings import ABOUT, add_options
 
     formatter = argparse.ArgumentDefaultsHelpFormatter
@@ -127,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
 
     add = commands.add_parser("demo", help="one question, streamed and timed", formatter_class=formatter)
-    add.add_argument("--target", help="folder or Hub id of the target (default: the embedded SmolLM2)")
+    add.add_argument("--target", help=TARGET)
     add.add_argument("--drafter", help="folder or Hub id of its drafter (default: the embedded one)")
     add.add_argument("--dtype", choices=["bfloat16", "float32", "float16"], default="bfloat16")
     add.add_argument("--max-new-tokens", type=int, default=128)
@@ -168,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument(
         "--out", type=Path, required=True, help="folder for the runs and ablation.json; goes on where it stopped"
     )
-    add.add_argument("--target", help="instead of the config's")
+    add.add_argument("--target", help="instead of the config's: Hub id, folder or smollm2")
     add.add_argument("--data", help="instead of the config's")
     add.add_argument("--tasks", default="gsm8k=10,humaneval=10,mt_bench=10", metavar="TASK=N,…", help="as in eval")
     add.add_argument("--max-new-tokens", type=int, default=128)
@@ -180,8 +189,8 @@ def _parser() -> argparse.ArgumentParser:
 
     add = commands.add_parser("export", help="write a Hub repository folder, and push it", formatter_class=formatter)
     add.add_argument("out", type=Path, help="folder to write; must be empty or absent")
-    add.add_argument("--drafter", default=DRAFTER, help="folder or Hub id of the drafter")
-    add.add_argument("--card", type=Path, default=DRAFTER / "card.yaml", help="YAML with the model card's facts")
+    add.add_argument("--drafter", help="folder or Hub id of the drafter (default: the embedded one)")
+    add.add_argument("--card", type=Path, help="YAML with the model card's facts (default: the embedded drafter's)")
     add.add_argument("--name", default="org/domino-smollm2-135m-instruct", help="repository name in the card's example")
     add.add_argument("--push", metavar="ORG/NAME", help="also upload to this repository")
     add.add_argument("--private", action="store_true", help="create the repository private")
@@ -198,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser(
         "space", help="both ways of decoding side by side in a browser", formatter_class=formatter
     )
-    add.add_argument("--target", help="folder or Hub id of the target (default: the embedded SmolLM2)")
+    add.add_argument("--target", help=TARGET)
     add.add_argument("--drafter", help="folder or Hub id of its drafter (default: the embedded one)")
     add.add_argument("--dtype", choices=["bfloat16", "float32", "float16"], help="default: bfloat16")
     add.add_argument("--port", type=int, help="default: the first free one from 7860 on")
@@ -207,6 +216,13 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--private", action="store_true", help="create that Space private")
     add.add_argument("--message", default="Deploy the Domino Space", help="commit message")
     add.set_defaults(run=_space)
+
+    add = commands.add_parser(
+        "doctor", help="what works on this device: versions, kernels, graphs, one round, what to set"
+    )
+    add.add_argument("--device", help="such as cpu or cuda:1 (default: the first GPU, else the CPU)")
+    add.add_argument("--json", action="store_true", help="print everything as JSON, for a bug report")
+    add.set_defaults(run=_doctor)
 
     add = commands.add_parser(
         "smollm2", help="unpack the embedded target and print its folder", formatter_class=formatter

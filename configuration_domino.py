@@ -176,7 +176,8 @@ def flatten_published(config: dict[str, Any]) -> dict[str, Any]:
     too. A field that stands in both places must agree.
 
     Raises:
-        `ValueError`: a field stated twice with different values, or a checkpoint of another projector type.
+        `ValueError`: a field stated twice with different values, one that is missing, no feature layers, or a checkpoint of
+            another projector type.
     """
     nested = config.get("dflash_config")
     if config.get("model_type") == DominoConfig.model_type and nested is None:
@@ -201,7 +202,14 @@ def flatten_published(config: dict[str, Any]) -> dict[str, Any]:
     missing = [name for name in PUBLISHED_FIELDS if name not in flat]
     if missing:
         raise ValueError(f"The config states none of {missing}; a drafter cannot be read without them.")
-    flat.setdefault("num_target_layers", max(flat["target_layer_ids"]) + 1)
+    ids = flat["target_layer_ids"]
+    _require(
+        isinstance(ids, list) and len(ids) > 0 and all(type(i) is int for i in ids),
+        "target_layer_ids",
+        ids,
+        "must be a non-empty list of the target's layer numbers",
+    )
+    flat.setdefault("num_target_layers", max(ids) + 1)
     # What the published code assumes when a file leaves these out; not the defaults of a new drafter.
     return {"pure_draft_prefix_len": 0, "shift_label": False, **flat, "model_type": DominoConfig.model_type}
 

@@ -17,6 +17,15 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .acceleration/view import *
     from .acceleration/watched import *
     from .custom_generate/generate import *
+    from .devices/child import *
+    from .devices/gate import *
+    from .devices/identity import *
+    from .devices/trial import *
+    from .devices/verdict import *
+    from .doctor/compare import *
+    from .doctor/graph_cases import *
+    from .doctor/kernel_cases import *
+    from .doctor/pair import *
     from .drafting/calibration import *
     from .drafting/domino import *
     from .drafting/drafter import *
@@ -37,6 +46,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/engine import *
     from .generation/learnt import *
     from .generation/loop import *
+    from .generation/noise import *
     from .generation/outputs import *
     from .generation/past import *
     from .generation/processing import *
@@ -51,6 +61,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .kernels/sample import *
     from .kernels/seam import *
     from .kernels/tiles import *
+    from .kernels/twins import *
     from .verification/accept import *
     from .verification/cache import *
     from .verification/features import *

@@ -7,20 +7,83 @@ changes from round to round is handed over in tensors, and the number of visible
 import logging
 from collections.abc import Callable, Hashable
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .. devices.gate import check, verdict  # fmt: skip  # isort: skip
+from .. devices.verdict import Verdict  # fmt: skip  # isort: skip
+from .. kernels.seam import uses_triton  # fmt: skip  # isort: skip
+
+CASES = f"{__name__.rpartition('.acceleration.')[0]}.doctor.graph_cases:CASES"
 BUCKET = 256  # slots by which the visible part of a cache grows, each step a recording of its own
 Outputs = tuple[Any, ...]  # tensors and None
 Recorder = Callable[[Callable[[], Outputs]], tuple[Callable[[], None], Outputs]]
 logger = logging.getLogger(__name__)
+_unfit: WeakSet[nn.Module] = WeakSet()  # targets of which a recording failed
+
+
+def graphs_for(setting: bool | Literal["auto"], fits: bool, target: nn.Module, draft: nn.Module) -> "Graphs | None":
+    """What records this call's work, or None where it is run.
+
+    Args:
+        setting: True wherever a device can; "auto" only where the check of `graph_cases` passed on this device, and neither this
+            target failed before nor hooks wait for what a replay would not tell them. fits: whether the call asks for nothing that
+            graphs exclude.
+
+    A target that cannot be recorded is one of "auto" no longer: torch's allocator may stay as in a recording after a failure.
+    """
+    if setting is False or setting == "auto" and not (fits and able(target.device)):
+        return None
+    devices = {tensor.device for model in (target, draft) for tensor in model.parameters()}
+    # of another device nothing would be recorded
+    record = recorder(target.device) if len(devices) == 1 else None
+    if setting == "auto":
+        if record is None or target in _unfit or hooked(target, draft) or not passed(target.device):
+            return None
+        return Graphs(record, lambda: _unfit.add(target))
+    if record is None:
+        named = ", ".join(sorted(map(str, devices)))
+        logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
+    return record and Graphs(record)
+
+
+def passed(device: torch.device) -> bool:
+    """Whether recorded work was right on this device, with the head's kernels as they run there; asked first, a check runs."""
+    return verdict("graphs", CASES, device, **_head(device)).passed is True
+
+
+def checked_anew(device: torch.device) -> Verdict:
+    """The verdict of a check that runs in any case."""
+    return check("graphs", CASES, device, **_head(device))
+
+
+def _head(device: torch.device) -> dict[str, str]:
+    return {"DOMINO_KERNELS": "triton" if uses_triton(device) else "torch"}
+
+
+def hooked(*models: nn.Module) -> bool:
+    """Whether any module has hooks on its forward, besides those by which transformers collects hidden states."""
+    modules = (module for model in models for module in model.modules())
+    hooks = (
+        hook
+        for module in modules
+        for own in (module._forward_hooks, module._forward_pre_hooks)
+        for hook in own.values()
+    )
+    return any(not (getattr(hook, "__module__", None) or "").startswith("transformers.") for hook in hooks)
 
 
 def recorder(device: torch.device) -> Recorder | None:
     """What records on this device: takes the work, gives what replays it and where its results will lie. None: nothing does."""
-    return partial(_record, device) if device.type == "cuda" else None
+    return partial(_record, device) if able(device) else None
+
+
+def able(device: torch.device) -> bool:
+    """Whether a device has graphs."""
+    return device.type == "cuda"
 
 
 def _record(device: torch.device, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
@@ -44,10 +107,11 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Graphs:
-    """The recordings of one call. If one fails, the rest of the call runs without, and a warning says why."""
+    """The recordings of one call. If one fails, the rest of the call runs without, a warning says why, and `failed` is called."""
 
-    def __init__(self, record: Recorder):
+    def __init__(self, record: Recorder, failed: Callable[[], None] = lambda: None):
         self.record: Recorder | None = record
+        self.failed = failed
         self.forget()
 
     def __call__(self, name: str, work: Callable[..., Outputs], *state: Hashable, **inputs: Tensor) -> Outputs:
@@ -81,6 +145,7 @@ class Graphs:
         except RuntimeError as error:
             logger.warning("This call goes on without CUDA graphs, as recording one failed: %s", error)
             self.record = None
+            self.failed()
         return self.record is not None
 
     def forget(self) -> None:

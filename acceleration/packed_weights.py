@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from . packed_linear import JointProduct, PackedLinear, PackedSibling, packed_for_few  # fmt: skip  # isort: skip
+from . watched import Watched  # fmt: skip  # isort: skip
 
 LARGEST_SHARE = 0.25  # of the memory that is free
-RUNS = 32  # parts of a weight that are summed apart, so that what only changes place is seen
 SHARES_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # the usual names in transformers
 
 Group = tuple[nn.Linear, ...]  # layers packed together
 
-# First layer of a group -> (marks of the weights it was packed from, packed weight).
+# First layer of a group -> (the weights it was packed from, packed weight).
 _known: WeakKeyDictionary = WeakKeyDictionary()
 
 
@@ -32,7 +32,7 @@ def can_pack(module: nn.Module) -> bool:
     weight = module._parameters.get("weight")
     if type(weight) is not nn.Parameter or weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
         return False
-    return weight.is_contiguous() and weight.storage_offset() % 4 == 0  # four bfloat16 are summed as one int64
+    return weight.is_contiguous()
 
 
 def groups(model: nn.Module) -> list[Group]:
@@ -65,6 +65,8 @@ def _alike(group: Group) -> bool:
 def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]] | None:
     """For every layer that `can_pack` the class of its view and what that has besides; packed anew where a weight was changed since.
 
+    Where one was written to without torch counting it, as when adapters are merged, all are packed anew: in the others the same may
+    have missed the places that are looked at (`watched.py`).
     Empty where this machine cannot pack; None where a share of the memory that is free now would not hold what is new.
     """
     if not _packs_here():
@@ -75,23 +77,29 @@ def packed_weights(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], d
     }
     if new and sum(new.values()) > LARGEST_SHARE * _free_memory():
         return None
-    marks = iter(_marks([module.weight for group in found for module in group]))
+    written = any(group[0] in _known and _known[group[0]][0].written() for group in found)
     exchanged = {}
     for group in found:
-        packed = _packed(group, tuple(next(marks) for _ in group))
-        exchanged.update(_layers(group, packed))
+        exchanged.update(_layers(group, _packed(group, anew=written)))
     return exchanged
 
 
-def _packed(group: Group, marks: tuple) -> Tensor:
+def _packed(group: Group, anew: bool) -> Tensor:
     """The weights of a group below each other [sum of out, in], packed; none of its layers is kept packed in another way."""
     for other in group[1:]:
         _known.pop(other, None)
-    if group[0] not in _known or _known[group[0]][0] != marks:
-        weights = [module.weight.detach() for module in group]
-        whole = weights[0] if len(group) == 1 else torch.cat(weights)
-        _known[group[0]] = marks, packed_for_few(whole)
-    return _known[group[0]][1]
+    weights = [module.weight for module in group]
+    known = _known.get(group[0])
+    if anew or known is None or not known[0].unchanged(weights):
+        whole = weights[0].detach() if len(group) == 1 else torch.cat([weight.detach() for weight in weights])
+        known = _known[group[0]] = Watched(weights), packed_for_few(whole)
+    return known[1]
+
+
+def forget(model: nn.Module) -> None:
+    """Let go of what was packed for a model."""
+    for module in model.modules():
+        _known.pop(module, None)
 
 
 def _layers(group: Group, packed: Tensor):
@@ -125,20 +133,3 @@ def _free_memory() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 0
-
-
-def _marks(weights: list[nn.Parameter]) -> list[tuple]:
-    """What changes when a weight does.
-
-    torch's own counter misses changes through `.data`, as when adapters are merged, so all bytes are summed, in runs whose sums are
-    weighted by their place: 6 ms for SmolLM2.
-    """
-    sums, counted = torch.empty(len(weights), RUNS, dtype=torch.int64), []
-    for weight, row in zip(weights, sums.unbind(), strict=True):
-        flat = weight.detach().view(-1)
-        whole = flat.numel() // (4 * RUNS) * (4 * RUNS)  # a run is a row of int64, four bfloat16 each
-        rest = tuple(flat[whole:].tolist()) if whole < flat.numel() else ()
-        torch.sum(flat[:whole].view(torch.int64).view(RUNS, -1), dim=1, out=row)
-        counted.append((weight.data_ptr(), 0 if weight.is_inference() else weight._version, rest))
-    placed = (sums * torch.arange(1, 2 * RUNS, 2)).sum(dim=1).tolist()
-    return list(zip(placed, counted, strict=True))

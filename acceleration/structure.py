@@ -41,20 +41,21 @@ class Structure:
         }
         own = [vars(module)[name] for module in modules for name in OWN]
         self._empty = [one for one in own if not one]  # most are: hooks that nobody has registered
-        self._dicts = [*map(vars, self._modules), *filter(None, own), *configs.values(), *others]
+        self._dicts = [*filter(None, own), *configs.values(), *others]
         dicts = self._with_top(model)
-        self._sizes, self._content = list(map(len, dicts)), list(self._walk(model, dicts))
+        self._size, self._content = sum(map(len, dicts)), list(self._walk(model, dicts))
 
     def unchanged(self, model: nn.Module) -> bool:
         """Whether the model is as it was."""
         dicts = self._with_top(model)
-        if any(self._empty) or list(map(len, dicts)) != self._sizes:
+        if any(self._empty) or sum(map(len, dicts)) != self._size:
             return False
         return all(map(is_, self._walk(model, dicts), self._content))
 
     def _with_top(self, model: nn.Module) -> list[dict]:
         """All dictionaries that held something; the model's own as a copy, since it may hold this."""
-        return [{name: value for name, value in vars(model).items() if name not in self._left_out}, *self._dicts]
+        top = {name: value for name, value in vars(model).items() if name not in self._left_out}
+        return [top, *map(vars, self._modules), *self._dicts]
 
     def _walk(self, model: nn.Module, dicts: list[dict]) -> Iterator[Any]:
         kinds = map(type, [model, *self._modules])

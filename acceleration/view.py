@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from . few_queries import NAME  # fmt: skip  # isort: skip
 from . invariance import limited, obstacle  # fmt: skip  # isort: skip
 from . invariant_attention import NAME as INVARIANT  # fmt: skip  # isort: skip
-from . packed_weights import packed_weights  # fmt: skip  # isort: skip
+from . packed_weights import forget, packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import rotates, short_rotaries  # fmt: skip  # isort: skip
 from . structure import OWN, Structure  # fmt: skip  # isort: skip
@@ -65,7 +65,8 @@ def decoding_view(model: nn.Module, packs: bool, invariant: bool = False) -> nn.
         invariant: whether no token may depend on what is read with it. Where that cannot be had (`invariance.obstacle`) it is the other view.
     """
     if model.device.type != "cpu":
-        model.__dict__.pop(KEPT, None)
+        if model.__dict__.pop(KEPT, None):  # it was on the CPU before
+            forget(model)
         return model
     key = packs, _sdpa_is_usual(), torch.get_num_threads() if invariant else None
     known = _views(model).get(key)

@@ -35,7 +35,14 @@ class Watched:
         """Whether `tensors`, or None: what these hold now, is what was seen."""
         if tensors is not None and not (len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))):
             return False
-        return self._where() == self._memory and all(map(torch.equal, self._look(), self._bytes))
+        return self._where() == self._memory and self._same_bytes()
+
+    def written(self) -> bool:
+        """Whether they hold other values without torch having counted a change: then any of them may, looked at or not."""
+        return self._where() == self._memory and not self._same_bytes()
+
+    def _same_bytes(self) -> bool:
+        return all(map(torch.equal, self._look(), self._bytes))
 
     def _where(self) -> list:
         """Address and dtype, and torch's count of changes."""

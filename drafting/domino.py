@@ -291,6 +291,8 @@ class ChosenLanes:
 
     def children(self, depth: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
         logits = self.picking.processed(self.head, self.head.logits(depth - 1, self.lanes), self.paths)
+        if self.picking.noise is not None:
+            logits = logits - self.picking.noise(depth, self.head.ids).log()[:, None].to(logits.device)
         best, places = logits.topk(min(most, logits.shape[-1]), dim=-1)
         p = (best - logits.logsumexp(dim=-1, keepdim=True)).exp().nan_to_num(0.0)
         chances, cells = self.calibration.chosen(p)

@@ -11,6 +11,9 @@ from . calibration import Calibration  # fmt: skip  # isort: skip
 from . fused_chain import Plan  # fmt: skip  # isort: skip
 from . proposal import Proposal  # fmt: skip  # isort: skip
 
+# (depth of the nodes, 1 below the anchors; their tokens [R, m], None: all) -> exponential numbers [R, m] that p is divided by
+Noise = Callable[[int, Tensor | None], Tensor]
+
 # (logits [R, W, V] in at least float32, tokens drafted on each lane's path, lists [R][W], None: it says nothing) -> processed logits
 Process = Callable[[Tensor, list[list[list[int] | None]]], Tensor]
 
@@ -23,6 +26,7 @@ class Picking:
         samples: nodes are drawn, else they are the likeliest. process: the call's processors; None: there are none. blind: they look at
             the logits alone, so they may be shown those of a pool. banned: tokens that are never drafted. ends: tokens after
             which a text is over. plan: says it all where one launch may draft a chain by itself (`fused_chain.py`).
+        noise: what the target's draws will be made with, so that the likeliest node is the one that they will likely fall on.
     """
 
     samples: bool = False
@@ -31,6 +35,7 @@ class Picking:
     banned: tuple[int, ...] = ()
     ends: frozenset[int] = frozenset()
     plan: Plan | None = None
+    noise: Noise | None = None
 
     def processed(self, head, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         """Logits [R, W, m] of a head's pool as processed; tokens that are banned have -inf."""

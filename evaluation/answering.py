@@ -21,7 +21,7 @@ class Turn:
 
     Attributes:
         text: of the first run. runs: one a repetition. same: whether the first run's token ids are plain `generate`'s; None where
-            sampling makes the question meaningless. gap: see `first_gap`, where they differ.
+            sampling makes the question meaningless for some methods. gap: see `first_gap`, where they differ.
     """
 
     text: str

@@ -17,7 +17,8 @@ QUESTION = (
     "Please reason step by step, and put your final answer within \\boxed{}."
 )
 REPEATS = 3
-METHOD = "domino"
+WITHOUT, DOMINO = "engine-plain", "domino"
+NAMES = {PLAIN: "plain generate", WITHOUT: "Domino's loop without drafts", DOMINO: "Domino"}
 
 
 def demo(models: Models, question: str, max_new_tokens: int) -> Cell:
@@ -31,27 +32,37 @@ def demo(models: Models, question: str, max_new_tokens: int) -> Cell:
     )  # also the warm-up
 
     console.print(f"\nMeasuring plain generate and Domino in turn, {REPEATS} times ...", highlight=False)
-    methods = {name: METHODS[name] for name in (PLAIN, METHOD)}
-    found = answer(models, methods, Question("demo", [question]), 0, max_new_tokens, REPEATS, 0)
-    (ours,), (plain,) = found[METHOD], found[PLAIN]
-    asked = [question] * REPEATS
-    cell = Cell("", "", 0, METHOD, ours.runs, plain.runs, asked, [bool(ours.same)], [], [])
-    console.print(_table(cell, Cell("", "", 0, PLAIN, plain.runs, plain.runs, asked, [], [], [])))
+    found = answer(
+        models, {name: METHODS[name] for name in NAMES}, Question("demo", [question]), 0, max_new_tokens, REPEATS, 0
+    )
+    turns = {name: turn for name, (turn,) in found.items()}
+    plain = turns[PLAIN].runs
+    cells = {
+        name: Cell("", "", 0, name, turn.runs, plain, [question] * REPEATS, [bool(turn.same)], [], [])
+        for name, turn in turns.items()
+    }
+    console.print(_table(cells, turns[DOMINO].text == turns[WITHOUT].text))
+    ours = turns[DOMINO]
     if not ours.same:
         console.print(
-            f"The texts part at a near tie of {target.dtype} arithmetic (logit gap {ours.gap:.3f}); "
-            "in float32 they are equal: add --dtype float32.",
+            f"Plain generate's text parts from it at a near tie of {target.dtype} arithmetic (logit gap {ours.gap:.3f}), which "
+            "rounds in another order there; in float32 they are equal: add --dtype float32.",
             highlight=False,
         )
-    return cell
+    return cells[DOMINO]
 
 
-def _table(domino: Cell, plain: Cell) -> Table:
+def _table(cells: dict[str, Cell], same: bool) -> Table:
     table = Table(title=f"{torch.get_num_threads()} threads")
     for column in ("", "seconds", "tokens/s", "τ"):
         table.add_column(column, justify="right")
-    for name, cell in (("plain generate", plain), ("Domino", domino)):
+    for name, cell in cells.items():
         seconds = sum(call.seconds for call in cell.calls) / len(cell.calls)
-        table.add_row(name, f"{seconds:.2f}", f"{cell.tokens_per_second:.1f}", f"{cell.tau:.2f}")
-    table.caption = f"speedup {domino.median_speedup:.2f}x, same text: {'yes' if domino.same[0] else 'no'}"
+        table.add_row(NAMES[name], f"{seconds:.2f}", f"{cell.tokens_per_second:.1f}", f"{cell.tau:.2f}")
+    words = {True: "yes", False: "no"}
+    domino = cells[DOMINO]
+    table.caption = (
+        f"speedup {domino.median_speedup:.2f}x; same text as without drafts: {words[same]}, "
+        f"as plain generate: {words[domino.same[0]]}"
+    )
     return table

@@ -24,7 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("config", type=Path, nargs="?", help="YAML with the fields of evaluation/settings.py; options go over it")
     add("--out", metavar="FOLDER", help="for the samples; goes on where it stopped")
-    add("--target", help="folder or Hub id of the target (default: the embedded SmolLM2)")
+    add("--target", help="folder or Hub id of the target, or smollm2, the embedded one (default)")
     add("--drafter", help="folder or Hub id of its Domino drafter")
     add("--assistant", help="folder or Hub id of an ordinary draft model")
     add(

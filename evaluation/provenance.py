@@ -6,21 +6,22 @@ import platform
 import shlex
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 import transformers
 
+from ..installing import VERSION
+
 
 def provenance() -> dict:
     """Machine, versions, threads, command and commit."""
     return {
-        "machine": _processor(),
+        "machine": processor(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "domino": version("domino"),
+        "domino": VERSION,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "command": shlex.join(["domino", *sys.argv[1:]]),
@@ -43,7 +44,7 @@ def _commit() -> str:
         return "unknown"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's own name where the system tells it; `platform` mostly says x86_64."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -26,11 +26,10 @@ def load_models(model: ModelSettings, dtype: str) -> Models:
     """The target, its tokenizer and what drafts for it, on the GPU if there is one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from ..embedded.smollm2 import DRAFTER, target_folder
+    from ..embedded.smollm2 import locate
     from ..modeling_domino import DominoModel
 
-    target = model.target or str(target_folder())
-    drafter = model.drafter or (str(DRAFTER) if model.target is None else None)
+    target, drafter = locate(model.target, model.drafter)
     device, kind = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, dtype)
 
     def ordinary(name: str):

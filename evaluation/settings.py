@@ -9,16 +9,17 @@ from typing import Any
 
 import yaml
 
+from ..embedded.smollm2 import embedded
 from ..settings import Dtype, build, mapping, require
 from .methods import METHODS, PLAIN
 from .tasks import nearest
 
-EMBEDDED = "smollm2-135m-instruct"
+EMBEDDED = "smollm2-135m-instruct"  # the embedded target's name in results
 
 
 @dataclass
 class ModelSettings:
-    """A target and what drafts for it: folders or Hub ids. No target is the embedded pair.
+    """A target and what drafts for it: folders or Hub ids. No target, or "smollm2", is the embedded pair.
 
     Attributes:
         assistant: an ordinary smaller model of the same tokenizer, for the method of that name. name: in the results;
@@ -33,7 +34,17 @@ class ModelSettings:
     def __post_init__(self):
         if self.target is None and self.drafter is not None:
             raise ValueError("A drafter serves the one target it was trained for: name the target, too.")
-        self.name = self.name or (Path(self.target).resolve().name if self.target else EMBEDDED)
+        self.name = self.name or (EMBEDDED if embedded(self.target) else Path(str(self.target)).resolve().name)
+
+    @property
+    def has_drafter(self) -> bool:
+        """Whether one is named, or comes with the target."""
+        return self.drafter is not None or embedded(self.target)
+
+    def require_drafter(self) -> None:
+        """Raises `ValueError`: a target without one."""
+        if not self.has_drafter:
+            raise ValueError(f"{self.target} needs a drafter that was trained for it: name one with --drafter.")
 
 
 @dataclass
@@ -88,7 +99,7 @@ class EvalSettings:
     def _check_needs(self, model: ModelSettings) -> None:
         has = {
             None: True,
-            "draft": model.target is None or model.drafter is not None,
+            "draft": model.has_drafter,
             "assistant": bool(model.assistant),
         }
         for name in self.methods:

@@ -1,6 +1,5 @@
 """One call of the engine: the prompts are read, then rounds of draft, verify, accept, commit."""
 
-import logging
 import time
 from dataclasses import replace
 
@@ -8,24 +7,23 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from .. acceleration.graphs import Graphs, recorder  # fmt: skip  # isort: skip
+from .. acceleration.graphs import graphs_for  # fmt: skip  # isort: skip
 from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
 from .. drafting.drafter import Picking  # fmt: skip  # isort: skip
 from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
 from .. verification.accept import RULES  # fmt: skip  # isort: skip
 from .. verification.target import RowTarget, compile_forward  # fmt: skip  # isort: skip
-from .. verification.verdict import accept_greedy, accept_sampled, likeliest  # fmt: skip  # isort: skip
+from .. verification.verdict import accept_greedy, accept_sampled, accept_shared, likeliest  # fmt: skip  # isort: skip
 from . learnt import Learnt  # fmt: skip  # isort: skip
+from . noise import Noise, draw  # fmt: skip  # isort: skip
 from . outputs import Outputs  # fmt: skip  # isort: skip
 from . past import Past  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
 from . proposing import Proposer  # fmt: skip  # isort: skip
 from . sequences import Rows  # fmt: skip  # isort: skip
-from . settings import COLD, MOST, EngineSettings  # fmt: skip  # isort: skip
+from . settings import MOST, EngineSettings  # fmt: skip  # isort: skip
 from . statistics import Round  # fmt: skip  # isort: skip
-
-logger = logging.getLogger(__name__)
 
 
 class Call:
@@ -51,35 +49,39 @@ class Call:
         known: Learnt,
     ):
         self.rows, self.processing, self.on_round = rows, processing, on_round
-        self.past, self.outputs, self.draft = past, outputs, draft
+        self.whole, self.draft, self.past, self.outputs = target, draft, past, outputs
         # what happens inside the target does not come out of a recording, nor of a compiled forward
         self.settings = replace(settings, graphs=False, compile=False) if outputs.inside else settings
         self.samples = bool(generation_config.do_sample)
         draws = draws_nodes(self.settings, generation_config)
+        self.noise = self._noise() if self.samples and self.settings.draws == "shared" else None
         # nodes that were chosen need no q, and none of their rules keeps more than the walk
         self.rule = RULES[self.settings.accept if draws else "walk"]
         # what earlier calls taught would bend the draws: with a fixed budget a seed repeats a text
-        repeats = self.samples and self.settings.budget != "auto"
+        repeats = self.samples and self.noise is None and self.settings.budget != "auto"
         self.learnt = Learnt(memory=known.memory) if repeats else known
         # a cache that the caller will see
         self.keeps = past.cache is not None and (outputs.returns or getattr(past.cache, "_is_user_defined", False))
         self.gone: dict[int, list] = {}  # keys and values of rows that have left
-        self._open(target, generation_config)
-        plan = plan_for(processing.processors, self.target.target.get_input_embeddings(), draws)
+        self._open(generation_config)
+        table = self.target.target.get_input_embeddings()
+        plan = plan_for(processing.processors, table, draws) if self.noise is None else None
         process = self._process if processing.processors else None
-        picking = Picking(draws, process, processing.blind, ends=frozenset(rows.eos), plan=plan)
+        noise = None if self.noise is None else self._noise_of_nodes
+        picking = Picking(draws, process, processing.blind, ends=frozenset(rows.eos), plan=plan, noise=noise)
         self.proposer = Proposer(self, picking, _limit(generation_config))
 
-    def _open(self, whole, generation_config) -> None:
+    def _open(self, generation_config) -> None:
         """The views, caches and recordings of this call."""
         settings, rows, past = self.settings, self.rows, self.past
         count, device, drafts = len(rows.prompts), rows.input_ids.device, self.draft.config.num_drafts
         longest = rows.max_length + past.outside
         static = longest + MOST + 1 if generation_config.cache_implementation == "static" else None
-        self.graphs = self._graphs(whole, self.draft) if settings.graphs else None
+        usual = settings.shape != "tree" and not settings.compile and not past.cached
+        self.graphs = graphs_for(settings.graphs, usual, self.whole, self.draft)
         packs = settings.pack and not settings.compile  # the compiler packs by itself
         invariant = settings.invariant and not settings.compile  # the compiler orders sums as it likes
-        target, draft = decoding_view(whole, packs, invariant), decoding_view(self.draft, packs)
+        target, draft = decoding_view(self.whole, packs, invariant), decoding_view(self.draft, packs)
         self.target = RowTarget(
             target,
             self.draft.config.target_layer_ids,
@@ -105,15 +107,9 @@ class Call:
         # Times are only the work's own where the host waits for it.
         self.timed = self.target.device.type == "cpu" and self.graphs is None
 
-    @staticmethod
-    def _graphs(*models) -> Graphs | None:
-        devices = {tensor.device for model in models for tensor in model.parameters()}
-        # of another device nothing would be recorded
-        record = recorder(models[0].device) if len(devices) == 1 else None
-        if record is None:
-            named = ", ".join(sorted(map(str, devices)))
-            logger.warning("graphs=True is for models on one CUDA device; on %s the call goes on without.", named)
-        return record and Graphs(record)
+    def _noise(self) -> Noise:
+        ids, vocab = self.rows.input_ids, self.whole.get_output_embeddings().weight.shape[0]
+        return Noise(len(ids), vocab, ids.device)
 
     def run(self) -> None:
         """Until every row has ended."""
@@ -123,6 +119,8 @@ class Call:
         while self._compact():
             self._round()
         self.proposer.remember()
+        if self.noise is not None:
+            self.noise.settle(max(self.rows.ends) - self.rows.input_ids.shape[1])
         if self.keeps:
             self._give_back()
 
@@ -143,10 +141,9 @@ class Call:
             start = end
         raw = _wide(torch.stack([first[row] for row in range(len(lengths))])[:, None], self.rows)
         scores = self._process(raw, [[[]] for _ in lengths])
-        logits = scores[:, 0]
-        token = torch.multinomial(logits.softmax(-1), 1)[:, 0] if self.samples else likeliest(logits)
+        token = self._first(scores[:, 0])
         self.outputs.say(self.rows.alive, [[0]] * len(lengths), raw, scores)
-        self.rows.say([[t] for t in token.tolist()])
+        self.rows.say([[t] for t in token])
 
     def _compact(self) -> bool:
         """Rows that have ended leave the batch. Returns whether any is left."""
@@ -188,9 +185,7 @@ class Call:
             self.proposer.budget.costs.saw(proposal.width, time.perf_counter() - began)
         raw = _wide(logits, self.rows)
         scores = self._scores(raw, proposal)
-        paths, following = (
-            accept_sampled(scores, proposal, self.rule) if self.samples else accept_greedy(scores, proposal)
-        )
+        paths, following = self._accept(scores, proposal)
         said = [
             [tree.tokens[node] for node in path] + [token]
             for tree, path, token in zip(proposal.trees, paths, following, strict=True)
@@ -225,6 +220,35 @@ class Call:
     def _process(self, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         return self.processing(logits, self.rows.texts(), paths)
 
+    def _accept(self, scores: Tensor, proposal: Proposal) -> tuple[list[list[int]], list[int]]:
+        """What each row keeps, and the token that follows."""
+        if not self.samples:
+            return accept_greedy(scores, proposal)
+        if self.noise is None:
+            return accept_sampled(scores, proposal, self.rule)
+        said = self.rows.said()
+        self.noise.forget(min(said))
+        alive, noise = self.rows.alive, self.noise
+        return accept_shared(
+            scores, proposal, lambda row, depth, logits: draw(logits, noise.row(alive[row], said[row] + depth))
+        )
+
+    def _first(self, scores: Tensor) -> list[int]:
+        """The tokens that follow the prompts."""
+        if not self.samples:
+            return likeliest(scores).tolist()
+        if self.noise is None:
+            return torch.multinomial(scores.softmax(-1), 1)[:, 0].tolist()
+        return [draw(scores[row], self.noise.row(row, 0)) for row in range(len(scores))]
+
+    def _noise_of_nodes(self, depth: int, ids: Tensor | None) -> Tensor:
+        """[R, m] of the tokens [R, m] at this depth, see `drafter.Noise`."""
+        said = zip(self.rows.alive, self.rows.said(), strict=True)
+        each = [self.noise.row(row, before + depth - 1) for row, before in said]
+        if ids is not None:
+            each = [own[at.to(own.device)] for own, at in zip(each, ids, strict=True)]
+        return torch.stack(each)
+
     def _scores(self, logits: Tensor, proposal: Proposal) -> Tensor:
         """Processed logits of each slot."""
         if not self.processing.processors:
@@ -234,10 +258,7 @@ class Call:
 
 def draws_nodes(settings: EngineSettings, generation_config) -> bool:
     """Whether the drafter's nodes are drawn from its q."""
-    if not generation_config.do_sample or settings.draws == "chosen" or settings.accept == "walk":
-        return False
-    cold = generation_config.temperature is not None and generation_config.temperature < COLD
-    return settings.draws == "sampled" or not cold
+    return bool(generation_config.do_sample) and settings.draws == "sampled" and settings.accept != "walk"
 
 
 def _limit(generation_config) -> int | None:

@@ -49,6 +49,10 @@ class Rows:
         """The last token of each living row, [R, 1]."""
         return torch.stack([self.text[row, self.ends[row] - 1 : self.ends[row]] for row in self.alive])
 
+    def said(self) -> list[int]:
+        """New tokens of each living row so far."""
+        return [self.ends[row] - self.input_ids.shape[1] for row in self.alive]
+
     def room(self) -> list[int]:
         """Tokens that each living row may still say."""
         return [self.max_length - self.ends[row] for row in self.alive]

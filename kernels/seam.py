@@ -1,7 +1,7 @@
 """The one place that says whether Triton or torch computes: `auto`, `triton` or `torch`.
 
 `DOMINO_KERNELS` says it for a process, `forced` for a stretch of code. `auto` is Triton on NVIDIA's GPUs from compute capability 8
-on, for which the kernels are built and tested, where the package is installed.
+on, for which the kernels are built, where the package is installed and a check on that very device passed (`devices/gate.py`).
 """
 
 import functools
@@ -16,7 +16,10 @@ from types import ModuleType
 
 import torch
 
+from .. devices.gate import verdict  # fmt: skip  # isort: skip
+
 CHOICES = ("auto", "triton", "torch")
+CASES = f"{__name__.rpartition('.kernels.')[0]}.doctor.kernel_cases:CASES"
 logger = logging.getLogger(__name__)
 _forced: ContextVar[str | None] = ContextVar("domino_kernels", default=None)
 
@@ -37,8 +40,12 @@ def uses_triton(device: torch.device) -> bool:
     Raises:
         `ValueError`: an unknown choice, or Triton is asked for where it cannot run.
     """
-    choice = _forced.get() or _checked(os.environ.get("DOMINO_KERNELS", "auto"))
-    return _decide(choice, device)
+    return _decide(choice(), device)
+
+
+def choice() -> str:
+    """What was asked for. Raises `ValueError`: no such choice."""
+    return _forced.get() or _checked(os.environ.get("DOMINO_KERNELS", "auto"))
 
 
 def _checked(choice: str) -> str:
@@ -48,26 +55,31 @@ def _checked(choice: str) -> str:
 
 
 @functools.cache
-def _decide(choice: str, device: torch.device) -> bool:
+def _decide(asked: str, device: torch.device) -> bool:
     """Decided and logged once for each choice and device."""
     installed = importlib.util.find_spec("triton") is not None
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if choice == "triton" and not installed:
+    if asked == "triton" and not installed:
         raise ValueError("DOMINO_KERNELS=triton, but the package triton is not installed.")
-    if choice == "triton" and not interpreted and not _able(device):
+    if asked == "triton" and not interpreted and not able(device):
         raise ValueError(
             f"DOMINO_KERNELS=triton on device {str(device)!r} runs only in the interpreter: TRITON_INTERPRET=1."
         )
-    used = choice == "triton" or (choice == "auto" and installed and _able(device))
-    logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", choice)
+    used = asked == "triton" or (asked == "auto" and installed and able(device) and passed(device))
+    logger.info("Domino's head on %s: %s (%s asked for).", device, "triton" if used else "torch", asked)
     return used
 
 
-def _able(device: torch.device) -> bool:
+def able(device: torch.device) -> bool:
     """Whether the kernels can be compiled for it; AMD's GPUs are of type cuda too, but do not know the launch settings."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def passed(device: torch.device) -> bool:
+    """Whether the kernels were right on this device; the first time that this is asked on it a check runs."""
+    return verdict("triton", CASES, device).passed is True
 
 
 def operators() -> ModuleType:

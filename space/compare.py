@@ -58,6 +58,7 @@ class Comparison:
             "same_text": same.same if same else None,
             "first_difference": same.place if same else None,
             "logit_gap": same.gap if same else None,
+            "same_without_drafts": same.own if same else None,
             "plain": self.plain.figures(),
             "domino": self.ours.figures(),
         }

@@ -55,11 +55,17 @@ class Done:
 
 @dataclass(frozen=True)
 class Compared:
-    """Both texts. `place` is the first difference and `gap` the target's logit difference between the two tokens there."""
+    """Both texts.
+
+    Attributes:
+        place: the first difference. gap: of the target's logits for the two tokens there, of greedy texts. own: whether Domino's loop says
+            the same without drafts, this difference included.
+    """
 
     same: bool
     gap: float | None = None
     place: int | None = None
+    own: bool | None = None
 
 
 class Listener:
@@ -114,8 +120,8 @@ def measure(
         inputs: ids and mask [1, length], of `answering.encode`.
 
     Yields:
-        `Step`s, each method's `Done`, and `Compared` where both came to their end greedily. Closing the iterator ends the
-        generation within a round, and returns once it has ended.
+        `Step`s, each method's `Done`, and `Compared` where both came to their end and should be equal. Closing the iterator ends
+        the generation within a round, and returns once it has ended.
     """
     ticket.renew()  # ZeroGPU may have let it wait for a device longer than a lease
     texts = []
@@ -126,19 +132,27 @@ def measure(
         if not isinstance(event, Done) or event.halted:
             return
         texts.append(torch.tensor([inputs["input_ids"][0].tolist() + event.ids]))
-    if ask.temperature == 0:
+    if ask.temperature == 0 or ask.head:  # transformers' own loop draws other random numbers than plain generate
         with SLOT:
-            compared = _compare(models.target, texts[0], texts[1], inputs["input_ids"].shape[1])
+            compared = _compare(models, ask, inputs, *texts)
         yield compared
 
 
-def _compare(target, plain: torch.Tensor, ours: torch.Tensor, prompt: int) -> Compared:
+def _compare(models: Models, ask: Ask, inputs, plain: torch.Tensor, ours: torch.Tensor) -> Compared:
     if torch.equal(plain, ours):
         return Compared(True)
     shorter = min(plain.shape[1], ours.shape[1])
     differing = (plain[0, :shorter] != ours[0, :shorter]).nonzero().flatten().tolist()
-    place = differing[0] if differing else shorter
-    return Compared(False, first_gap(target, plain.to(target.device), ours.to(target.device)), place - prompt)
+    place, target = (differing[0] if differing else shorter), models.target
+    gap = first_gap(target, plain.to(target.device), ours.to(target.device)) if ask.temperature == 0 else None
+    prompt, own = inputs["input_ids"].shape[1], None
+    if ask.head:
+        torch.manual_seed(int(ask.seed))
+        without = {"custom_generate": models.draft.decode, "budget": 0}
+        further = options(ask, PLAIN) | {"max_new_tokens": place + 1 - prompt}
+        text = target.generate(**inputs, **further, **without)[0].tolist()
+        own = text == ours[0, : place + 1].tolist()
+    return Compared(False, gap, place - prompt, own)
 
 
 def _listen(models: Models, method: str, ask: Ask, inputs, ticket: Ticket) -> Iterator[Step | Done]:

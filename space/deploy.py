@@ -14,13 +14,24 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from ..embedded.smollm2 import DRAFTER, target_folder
+from ..embedded.smollm2 import DRAFTER, locate
 from ..evaluation.settings import ModelSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 START = ("app.py", "README.md", "requirements.txt")
 MODELS, PAIR = "models", "pair.json"
-CODE = ("acceleration", "drafting", "verification", "generation", "kernels", "evaluation", "embedded", "space")
+CODE = (
+    "acceleration",
+    "devices",
+    "doctor",
+    "drafting",
+    "verification",
+    "generation",
+    "kernels",
+    "evaluation",
+    "embedded",
+    "space",
+)
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", DRAFTER.name, "configs", "modules", "measurements")
 
 
@@ -28,7 +39,7 @@ def stage(folder: Path, target: str | None, drafter: str | None) -> Path:
     """Write the Space's tree.
 
     Args:
-        folder: new or empty. target, drafter: folders, which are copied in, or Hub ids; None is the embedded pair.
+        folder: new or empty. target, drafter: folders, which are copied in, or Hub ids; None or smollm2: the embedded pair.
 
     Returns:
         `folder`.
@@ -41,10 +52,12 @@ def stage(folder: Path, target: str | None, drafter: str | None) -> Path:
     for file in [*ROOT.glob("*.py"), ROOT / "docs" / "results.md"]:
         (package / file.relative_to(ROOT)).parent.mkdir(exist_ok=True)
         shutil.copy(file, package / file.relative_to(ROOT))
+    found, found_drafter = locate(target, drafter)
+    assert found_drafter is not None  # `ModelSettings.require_drafter` comes before
     pair = {
         "name": ModelSettings(target, drafter).name,
-        "target": _model(folder, "target", target or str(target_folder())),
-        "drafter": _model(folder, "drafter", drafter or str(DRAFTER)),
+        "target": _model(folder, "target", found),
+        "drafter": _model(folder, "drafter", found_drafter),
     }
     (folder / MODELS).mkdir(exist_ok=True)
     (folder / MODELS / PAIR).write_text(json.dumps(pair, indent=2) + "\n", encoding="utf-8")

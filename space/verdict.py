@@ -15,9 +15,9 @@ def message(words: str, kind: str = "quiet") -> str:
 
 def badge(now: Comparison, dtype: str) -> str:
     """Same text, or why not."""
-    if now.ask.temperature > 0:
+    if now.ask.temperature > 0 and not now.ask.head:
         why = (
-            "Sampling draws other random numbers in blocks than one by one: the texts differ as two runs of the same model do. "
+            "DFlash draws other random numbers than plain generate: the texts differ as two runs of the same model do. "
             "Both follow exactly the same distribution."
         )
         return f'<span class="badge even">same distribution</span><p class="why">{text(why)}</p>'
@@ -25,9 +25,16 @@ def badge(now: Comparison, dtype: str) -> str:
     if found is None:
         return ""
     if found.same:
-        why = f"All {len(now.ours.tokens)} tokens are those of plain generate."
+        drawn = ", drawn with the same seed" if now.ask.temperature > 0 else ""
+        why = f"All {len(now.ours.tokens)} tokens are those of plain generate{drawn}."
         return f'<span class="badge same">✓ same text</span><p class="why">{text(why)}</p>'
     gap = "" if found.gap is None or not math.isfinite(found.gap) else f" (two logits {found.gap:.3f} apart)"
+    if found.own:
+        why = (
+            f"Domino's loop says the same without drafts. Plain generate rounds {dtype} numbers in another order: its text is the same "
+            f"for {found.place} tokens, then a near tie falls the other way{gap}. In float32 all are equal."
+        )
+        return f'<span class="badge same">✓ same text with and without drafts</span><p class="why">{text(why)}</p>'
     why = (
         f"Same for {found.place} tokens, then a near tie of {dtype} arithmetic falls the other way{gap}: reading several tokens in one "
         "forward rounds differently from one by one. Both continuations are the model's own; in float32 the texts are equal."

@@ -1,5 +1,6 @@
 """Right and wrong answers: numbers, expressions, programs, and a sandbox that holds."""
 
+import re
 import sys
 import threading
 import time
@@ -108,7 +109,7 @@ def test_mistakes_are_named(monkeypatch):
     with pytest.raises(ValueError, match="must be a number, got 'many'"):
         answers.same_number("5", "many")
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(ValueError, match=r'pip install "domino\[eval\]"'):
+    with pytest.raises(ValueError, match=r'pip install "domino-decoding\[eval\]"'):
         answers.same_expression("\\boxed{1}", "1")
     assert answers.same_number("\\boxed{18}", "18")
 
@@ -328,16 +329,30 @@ def test_secrets_of_the_machine_are_not_readable(tmp_path):
     assert sandbox.run(f"open({str(tmp_path / 'secret')!r})").reason == "forbidden: Permission denied"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux'")
+def test_the_attacks_are_tried_on_linux():
+    """Else the tests above were skipped: libseccomp comes with the system, its binding with the `dev` extra."""
+    assert "seccomp" in CONFINED
+
+
 def test_a_platform_without_seccomp_is_refused(monkeypatch):
-    monkeypatch.setattr(seccomp, "available", lambda: False)
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
     assert sandbox.layers() == []
-    with pytest.raises(ValueError, match="cannot be executed safely here"):
+    with pytest.raises(ValueError, match=r'cannot be executed safely here.*pip install "domino-decoding\[eval\]"'):
         score("humaneval", STUB, RIGHT, execute=True)
 
 
 @needs_sandbox
+def test_without_the_landlock_library_nothing_is_written(monkeypatch):
+    monkeypatch.setitem(sys.modules, "py_landlock", None)
+    assert "landlock" not in sandbox.layers()
+    assert sandbox.run("open('new', 'w')", seconds=PATIENT).reason.startswith("forbidden: ")
+    assert sandbox.run("assert 1 + 1 == 2", seconds=PATIENT).passed
+
+
+@needs_sandbox
 def test_a_process_that_cannot_be_confined_runs_nothing(tmp_path, monkeypatch):
-    broken = "import sandboxed.seccomp as s\ns.install = lambda writing: 1 / 0\nmain()"
+    broken = "import sandboxed.seccomp as s\ns.rules = lambda writing: 1 / 0\nmain()"
     monkeypatch.setattr(sandbox, "_START", sandbox._START.replace("main()\n", broken))
     with pytest.raises(ValueError, match="could not be confined: ZeroDivisionError"):
         sandbox.run(f"open({str(tmp_path / 'new')!r}, 'w')")
@@ -347,16 +362,22 @@ def test_a_process_that_cannot_be_confined_runs_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@needs_sandbox
 @pytest.mark.parametrize("writing", [True, False])
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_of_every_machine_is_well_formed(machine, writing):
-    code = seccomp.rules(machine, writing)
-    for place, (operation, true, false, operand) in enumerate(code):
-        assert 0 <= operand < 2**32
-        assert operation == seccomp._RETURN or place + 1 + max(true, false) < len(code)
-    assert code[-1][0] == seccomp._RETURN
+def test_the_filter_is_closed_but_for_what_is_listed(writing, tmp_path):
+    """libseccomp's own account of the filter: what is not listed is refused, and only Landlock lets files be changed."""
+    with open(tmp_path / "filter", "w+") as file:
+        seccomp.rules(writing).export_pfc(file)
+        file.seek(0)
+        text = file.read()
+    assert re.search(r"# default action\s+action ERRNO\(1\);", text)
+    assert re.search(r"# invalid architecture action\s+action KILL_PROCESS;", text)
+    for name in ("execve", "execveat", "fork", "ptrace", "socket", "kill", "chmod", "fchmodat", "utimensat", "mkdir"):
+        assert f'"{name}"' not in text
+    assert ('"rename' in text, '"unlink' in text, '"ftruncate"' in text) == (writing,) * 3
 
 
+@needs_sandbox
 def test_mbpp_answers_may_name_their_function_as_they_like():
     checks = {"test_imports": [], "test_list": ["assert remove_Occ('hello', 'l') == 'heo'"]}
     body = "(s, c):\n    i, j = s.find(c), s.rfind(c)\n    return s[:i] + s[i + 1 : j] + s[j + 1 :]\n"

@@ -58,7 +58,7 @@ def test_the_published_sizes():
 
 
 def test_smollm2_has_its_own_drafter():
-    target, draft = target_config("smollm2-135m"), draft_for("smollm2-135m")
+    target, draft = target_config("smollm2"), draft_for("smollm2")
     assert counts.stored_weights(target) == counts.target_weights(target) == 134_479_872
     assert (draft.num_hidden_layers, draft.block_size, draft.emb_dim, draft.gru_hidden_dim) == (3, 8, 128, 256)
 

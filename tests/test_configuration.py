@@ -1,10 +1,12 @@
 """Configuration: typed, cross-checked, and able to read the published layout."""
 
 import json
+import re
 
 import pytest
 from domino import DominoConfig
 from domino.configuration_domino import evenly_spaced_layers, flatten_published
+from domino.hub.validate import validate
 
 PUBLISHED = {
     "architectures": ["DFlashDraftModel"],
@@ -33,6 +35,11 @@ PUBLISHED = {
 }
 
 
+def layers(ids):
+    """The published config's part with other feature layers."""
+    return {"dflash_config": {**PUBLISHED["dflash_config"], "target_layer_ids": ids}}
+
+
 def test_published_layout(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
     config = DominoConfig.from_pretrained(tmp_path)
@@ -56,11 +63,26 @@ def test_fields_the_published_code_may_leave_out():
         ({"emb_dim": 128}, "`emb_dim` is 128 at top level but 256"),
         ({"dflash_config": {"projector_type": "causal_v5"}}, "must be 'domino', got 'causal_v5'"),
         ({"dflash_config": None}, "no `dflash_config` dict"),
+        (layers([]), r"DominoConfig.target_layer_ids must be a non-empty list of the target's layer numbers, got \[\]"),
+        (layers(None), "target_layer_ids must be a non-empty list .* got None"),
+        (layers(["1"]), "target_layer_ids must be a non-empty list"),
     ],
 )
-def test_contradictory_published_config(change, message):
+def test_contradictory_published_config(change, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         flatten_published({**PUBLISHED, **change})
+    (tmp_path / "config.json").write_text(json.dumps({**PUBLISHED, **change}))
+    (problem,) = validate(tmp_path)
+    assert problem.startswith("config.json: ")
+    assert re.search(message, problem)
+
+
+def test_a_published_config_without_the_targets_depth():
+    """It reads the target's layers up to the last feature layer; without such layers the field is named."""
+    bare = {name: value for name, value in PUBLISHED.items() if name != "num_target_layers"}
+    assert flatten_published(bare)["num_target_layers"] == 34
+    with pytest.raises(ValueError, match="target_layer_ids must be a non-empty list"):
+        flatten_published({**bare, "dflash_config": {**bare["dflash_config"], "target_layer_ids": []}})
 
 
 @pytest.mark.parametrize(

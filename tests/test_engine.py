@@ -285,7 +285,7 @@ MISTAKES = [
     ({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps a state"),
     ({"accept": "blok"}, "accept must be one of traversal, recursive, walk, got 'blok'."),
     ({"shape": "forest"}, "shape must be one of auto, tree, chain, got 'forest'."),
-    ({"draws": "greedy"}, "draws must be one of auto, sampled, chosen, got 'greedy'."),
+    ({"draws": "greedy"}, "draws must be one of shared, sampled, got 'greedy'."),
     ({"budget": -1}, 'budget must be "auto" or a number of nodes from 0 to 64, got -1.'),
     ({"budget": 65}, "from 0 to 64, got 65."),
     ({"budget": 10**9}, "got 1000000000."),
@@ -329,7 +329,7 @@ def test_refusals_of_streamers_caches_and_targets(target, draft):
 
 
 def test_settings_default_once():
-    assert EngineSettings() == EngineSettings("auto", "auto", "auto", True, 0, "auto", "traversal", None, 512, 1024)
+    assert EngineSettings() == EngineSettings("auto", "auto", "auto", True, 0, "shared", "traversal", None, 512, 1024)
     assert GenerationConfig().num_assistant_tokens in (None, 20)
 
 

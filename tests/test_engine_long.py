@@ -55,7 +55,7 @@ def soak(requests: int, seed: int = 0) -> None:
         ours = generate(target, draft, ids, **given, **how)
         assert torch.equal(plain, ours), (request, given, how)
         if request % 5 == 4:
-            how |= {"accept": dice.choice(list(RULES)), "draws": dice.choice(["auto", "sampled", "chosen"])}
+            how |= {"accept": dice.choice(list(RULES)), "draws": dice.choice(["shared", "sampled"])}
             said = generate(target, drafts[0], ids, **given | {"do_sample": True, "temperature": 0.7}, **how)
             assert said.shape[1] <= ids.shape[1] + given["max_new_tokens"]
         if request % 10 == 9:

@@ -107,13 +107,10 @@ def distances(target, draft, rows, calls, processors=None, **how) -> list[float]
 
 
 COMBINATIONS = [
-    {"accept": rule, "draws": draws, "shape": shape, "lookup": lookup}
-    for rule in accept.RULES
-    for draws in ("sampled", "chosen")
+    {**how, "shape": shape, "lookup": lookup}
+    for how in ({"draws": "shared"}, *({"draws": "sampled", "accept": rule} for rule in accept.RULES))
     for shape in ("tree", "chain")
     for lookup in (True, False)
-    # the walk reads no q, and of chosen nodes all rules keep what it keeps
-    if (rule == "walk") == (draws == "chosen")
 ]
 
 
@@ -143,7 +140,7 @@ def test_drafts_from_a_pool(target, draft, rule):
     assert sum(draft.statistics.lookup) > 0
 
 
-@pytest.mark.parametrize("draws", ["sampled", "chosen"])
+@pytest.mark.parametrize("draws", ["sampled", "shared"])
 def test_processors_that_read_the_text(target, draft, draws):
     """Few rows a call, since each place is processed by itself, as all rows of the batch."""
     assert max(distances(target, draft, 4, 100, {"repetition_penalty": 1.3}, draws=draws)) < 1
@@ -234,8 +231,8 @@ def test_lookups_nodes_tested_as_if_drawn_are_caught(target, draft, monkeypatch)
 
 
 def test_a_seed_repeats_a_text(target, draft):
-    """With a fixed budget, whatever calls between taught the engine."""
-    options = {"do_sample": True, "max_new_tokens": 30, "budget": 5, "eos_token_id": None}
+    """Nodes that are drawn: with a fixed budget, whatever calls between taught the engine."""
+    options = {"do_sample": True, "max_new_tokens": 30, "budget": 5, "draws": "sampled", "eos_token_id": None}
     texts = []
     for seed in (0, 1, 0):
         torch.manual_seed(seed)
@@ -245,16 +242,12 @@ def test_a_seed_repeats_a_text(target, draft):
 
 
 def test_whether_nodes_are_drawn():
-    """By temperature, unless it is said; greedy decoding and the walk draw nothing."""
+    """Where it was asked for; greedy decoding and the walk draw nothing."""
 
-    def draws(do_sample, temperature, **how):
-        return draws_nodes(EngineSettings(**how), GenerationConfig(do_sample=do_sample, temperature=temperature))
+    def draws(do_sample, **how):
+        return draws_nodes(EngineSettings(**how), GenerationConfig(do_sample=do_sample))
 
-    assert draws(True, 1.0)
-    assert draws(True, 0.8)
-    assert not draws(True, 0.6)
-    assert not draws(True, 0.3)
-    assert draws(True, 0.3, draws="sampled")
-    assert not draws(True, 1.0, draws="chosen")
-    assert not draws(True, 1.0, accept="walk", draws="sampled")
-    assert not draws(False, 1.0, draws="sampled")
+    assert draws(True, draws="sampled")
+    assert not draws(True)
+    assert not draws(True, accept="walk", draws="sampled")
+    assert not draws(False, draws="sampled")

@@ -1,6 +1,7 @@
 """Export: the folder loads where the package is not installed, stays loadable when saved again, and is validated strictly."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -64,14 +65,23 @@ def repository(tmp_path):
     return export(tmp_path / "draft", tmp_path / "repo", tmp_path / "card.yaml", "org/domino-tiny")
 
 
+DOCTOR = ("doctor/examine.py", "doctor/report.py", "doctor/timing.py", "doctor/versions.py")
+CARRIED = (
+    "acceleration",
+    "devices",
+    "doctor",
+    "drafting",
+    "verification",
+    "generation",
+    "kernels",
+    "custom_generate",
+)
+
+
 def test_manifest_lists_every_nested_file():
     listed = {Path(f).relative_to(ROOT) for f in get_relative_import_files(str(ROOT / "modeling_domino.py"))}
-    nested = {
-        p.relative_to(ROOT)
-        for d in ("acceleration", "drafting", "verification", "generation", "kernels", "custom_generate")
-        for p in (ROOT / d).glob("*.py")
-    }
-    tools = {Path("kernels/aot.py"), Path("kernels/twins.py")}  # for developers and tests, imported by nobody else
+    nested = {p.relative_to(ROOT) for d in CARRIED for p in (ROOT / d).glob("*.py")}
+    tools = {Path("kernels/aot.py"), *map(Path, DOCTOR)}  # for developers, and the command's own
     wanted = {Path("configuration_domino.py")} | {p for p in nested if p.name != "__init__.py"} - tools
     assert listed == wanted
 
@@ -93,6 +103,48 @@ def test_loads_without_the_package(repository, tmp_path):
     assert "transformers_modules" in run_alone(repository, tmp_path / "target", tmp_path / "again")
     assert validate(tmp_path / "again") == []
     assert (tmp_path / "again" / "custom_generate" / "generate.py").is_file()
+
+
+# The check of a device starts another process, in which nothing was loaded yet.
+CHECKED = """
+import os, sys
+sys.modules["domino"] = None
+import torch
+from transformers import AutoModel
+draft = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+package = type(draft).__module__.rpartition(".")[0]
+seam = sys.modules[package + ".kernels.seam"]
+assert seam.CASES == package + ".doctor.kernel_cases:CASES"
+os.environ["PACKAGE"], seam.CASES, seam.able = package, "few:CASES", lambda device: True
+print(seam.uses_triton(torch.device("cpu")), sys.modules[package + ".devices.verdict"]._entries())
+"""
+FEW = """
+import os, sys
+from importlib import import_module
+sys.modules["domino"] = None
+every = import_module(os.environ["PACKAGE"] + ".doctor.kernel_cases").CASES
+CASES = {name: every[name] for name in ("pool", "sample")}
+def tiny(device):
+    assert import_module(os.environ["PACKAGE"] + ".doctor.graph_cases").tiny_pair(device, None)
+CASES["a tiny pair"] = tiny
+"""
+
+
+def test_a_device_is_checked_without_the_package(repository, tmp_path):
+    pytest.importorskip("triton")
+    (tmp_path / "few.py").write_text(FEW)
+    own = {"HF_HOME": str(tmp_path / "home"), "TRITON_INTERPRET": "1", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKED, str(repository)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **own},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "passed on cpu" in done.stderr
+    assert done.stdout.startswith("True")
+    assert all(f"'{case}': 'right'" in done.stdout for case in ("pool", "sample", "a tiny pair"))
 
 
 def test_refuses_a_used_folder(repository, tmp_path):
@@ -147,3 +199,14 @@ def edit_tensors(folder, change):
 def test_validator_finds(repository, spoil, finding):
     spoil(repository)
     assert any(finding in problem for problem in validate(repository)), validate(repository)
+
+
+def test_another_drafter_needs_a_card_of_its_own(repository, tmp_path):
+    """The embedded drafter's card would say wrong things of it."""
+    command = [sys.executable, "-m", "domino", "export", "new", "--drafter", str(tmp_path / "draft")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--card is missing: a YAML file with base_model, license" in done.stderr
+    assert not (tmp_path / "new").exists()
+    done = subprocess.run([*command, "--card", "card.yaml"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -150,7 +150,7 @@ def test_left_padding_and_one_token_prompts(target, drafter):
 
 
 def test_padding_does_not_change_the_drafts(target):
-    draft, padded = make_draft().configure(budget=4), torch.tensor([[0, 0, 0, *PROMPT[0].tolist()]])
+    draft, padded = stock(make_draft()), torch.tensor([[0, 0, 0, *PROMPT[0].tolist()]])
     target.generate(PROMPT, assistant_model=draft, **GREEDY)
     alone = draft.statistics
     target.generate(padded, attention_mask=padded.ne(0).long(), assistant_model=draft, **GREEDY)

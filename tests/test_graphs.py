@@ -10,15 +10,16 @@ import replay
 import torch
 from biased import always_keep_the_first
 from domino import generate
-from domino.acceleration.graphs import Graphs
+from domino.acceleration.graphs import Graphs, recorder
 from domino.drafting.fused_chain import Plan, fused_rollout
 from domino.drafting.proposal import DRAFTER
-from domino.generation import engine
 from domino.kernels import seam
 from domino.verification import accept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import FAMILIES, VOCAB, make_draft, make_target
+
+RECORDER = recorder  # the true one
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +38,7 @@ def recorded():
         return counted, outputs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "recorder", lambda device: record)
+        patch.setattr("domino.acceleration.graphs.recorder", lambda device: record)
         patch.setattr("domino.verification.target.BUCKET", 16)
         patch.setattr("domino.drafting.domino.BUCKET", 16)
         yield counts
@@ -201,7 +202,7 @@ def test_sampled_text_has_the_law_of_the_target(small, recorded, monkeypatch):
     split = [torch.bincount(torch.multinomial(plain, n, True), minlength=36) / n for n in (3_000, 9_000) * 200]
     limit = max((a - b).abs().sum() / 2 for a, b in itertools.pairwise(split))
     recorded.update(recorded=0, replayed=0)
-    how = {"custom_generate": draft.decode, "graphs": True}
+    how = {"custom_generate": draft.decode, "graphs": True, "draws": "sampled"}
     assert (late_law(target, 1000, 3, **how) - plain).abs().sum() / 2 < limit
     assert recorded["replayed"] > 2 * recorded["recorded"] > 0
 
@@ -263,9 +264,7 @@ def test_the_recorder_notices_memory_that_was_given_back():
 
 
 def test_without_a_gpu_it_says_so(target, draft, monkeypatch, caplog):
-    from domino.acceleration import graphs
-
-    monkeypatch.setattr(engine, "recorder", graphs.recorder)
+    monkeypatch.setattr("domino.acceleration.graphs.recorder", RECORDER)
     ids = torch.arange(3, 12)[None]
     with caplog.at_level(logging.WARNING):
         ours = generate(target, draft, ids, max_new_tokens=8, do_sample=False, graphs=True)

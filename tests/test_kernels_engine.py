@@ -163,18 +163,19 @@ def test_the_seam_refuses_what_it_cannot_do(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("capability", "hip", "used"),
+    ("capability", "hip", "able"),
     [((9, 0), None, True), ((8, 0), None, True), ((7, 5), None, False), ((9, 4), "7.0", False)],
 )
-def test_auto_is_triton_on_the_gpus_it_is_built_for(capability, hip, used, monkeypatch):
+def test_the_gpus_that_the_kernels_are_built_for(capability, hip, able, monkeypatch):
+    """Whether they are on there is for a check to say (tests/test_devices.py)."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert seam.able(torch.device("cuda")) is able
+    assert not seam.able(torch.device("cpu"))
     seam._decide.cache_clear()
-    with seam.forced("auto"):
-        assert seam.uses_triton(torch.device("cuda")) is used
-        assert not seam.uses_triton(torch.device("cpu"))
-    if not used:
+    if not able:
+        assert not seam.uses_triton(torch.device("cuda"))
         with seam.forced("triton"), pytest.raises(ValueError, match="cuda"):
             seam.uses_triton(torch.device("cuda"))
     seam._decide.cache_clear()

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from domino.doctor.compare import TIES, drawn_from, same_walk
 from domino.drafting.head import candidate_pool
 from domino.kernels import operators as ops
 from domino.kernels import twins
-from test_kernels import DEVICE, DTYPES, poison, poisoned, randn  # noqa: F401  (poison is a fixture)
+from test_kernels import DEVICE, DTYPES, poison, poisoned, randn, sanitized  # noqa: F401  (fixtures)
 
 
 def make(batch, slots, gru, rank, vocab, known, dtype, pool=0, seed=0, scale=1.0):
@@ -29,26 +30,8 @@ def make(batch, slots, gru, rank, vocab, known, dtype, pool=0, seed=0, scale=1.0
     return given, z, poisoned(base), table, w_hh, poisoned(w_s), w2, ids
 
 
-def assert_same_walk(places, args, allowed):
-    """Where the walks part for the first time the twin's two logits are a tie; the twin then goes on with the other's token."""
-    steps = []
-
-    def choose(logits, step):
-        steps.append(logits)
-        return places[:, step]
-
-    twins.rollout_steps(*args, choose)
-    for step, logits in enumerate(steps):
-        best = logits.argmax(dim=-1)
-        for row in (places[:, step] != best).nonzero()[:, 0].tolist():
-            gap = float(logits[row, best[row]] - logits[row, places[row, step]])
-            assert gap <= allowed, f"row {row} step {step}: {gap} apart"
-
-
 # batch, slots, gru, rank, vocab, known
 SHAPES = [(1, 3, 16, 8, 40, 2), (3, 5, 20, 12, 130, 1), (17, 3, 24, 40, 65, 3), (2, 4, 40, 70, 300, 2)]
-# Logits of size ten. A state on the edge of two bfloat16 values may fall to either side, and moves a logit by about that much.
-TIES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-1}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,7 +41,7 @@ def test_greedy(dtype, shape, pool):
     args = make(*shape, dtype, pool)
     places = ops.rollout_greedy(*args)
     assert places.shape == (shape[0], shape[1] - shape[5] + 1)
-    assert_same_walk(places, args, TIES[dtype])
+    same_walk(places, args, TIES[dtype])
     # in float32 nothing but a true tie may differ, and random logits have none
     assert dtype != torch.float32 or torch.equal(places, twins.rollout_greedy(*args))
 
@@ -143,7 +126,7 @@ def test_a_true_vocabulary(dtype):
     base[0, 0, -1] = 100.0
     assert ops.rollout_greedy(*args).tolist() == [[151935]]
     base[0, 0, -1] = 0.0
-    assert_same_walk(ops.rollout_greedy(*args), args, TIES[dtype])
+    same_walk(ops.rollout_greedy(*args), args, TIES[dtype])
 
 
 @pytest.mark.slow  # 4 GiB, which the interpreter copies
@@ -183,15 +166,7 @@ def test_sampled_in_bfloat16_draws_from_its_own_q():
     args = make(4, 4, 20, 12, 130, 2, torch.bfloat16, pool=50)
     noise = torch.rand(4, 3, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     places, q = ops.rollout_sample(*args, noise, 0.8, 20, 0.9)
-    assert_drawn(places, q, noise, 1e-6)
-
-
-def assert_drawn(places, q, noise, allowed):
-    """The noise lies between the sums of q before and at each place, in float64, but for the rounding of the sum."""
-    total = q.double().softmax(-1).cumsum(-1)
-    at = total.gather(2, places[..., None])[..., 0]
-    before = torch.where(places > 0, total.gather(2, (places - 1).clamp(min=0)[..., None])[..., 0], 0.0)
-    assert ((before - allowed <= noise) & (noise <= at + allowed)).all()
+    drawn_from(places, q, noise, 1e-6)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs its programs together by itself")
@@ -264,7 +239,7 @@ def test_published_shapes_on_the_device(pool, batch):
     """Qwen3-8B's head, many times over: a race would show as another walk."""
     args = make(batch, 16, 1024, 256, 151936, 2, torch.bfloat16, pool, scale=0.03)
     first = ops.rollout_greedy(*args)
-    assert_same_walk(first, args, TIES[torch.bfloat16])
+    same_walk(first, args, TIES[torch.bfloat16])
     for _ in range(50):
         assert torch.equal(ops.rollout_greedy(*args), first)
 
@@ -280,7 +255,7 @@ def test_sampling_published_shapes_on_the_device(pool, batch, top_k, top_p):
     args[6] = args[6] * 0.01  # corrections of the size of base logits, so that many tokens are likely
     noise = torch.rand(batch, 15, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     places, q = ops.rollout_sample(*args, noise, 0.8, top_k, top_p)
-    assert_drawn(places, q, noise, 5e-5)  # hundreds of partial sums in float32
+    drawn_from(places, q, noise, 5e-5)  # hundreds of partial sums in float32
     for _ in range(10):
         again, again_q = ops.rollout_sample(*args, noise, 0.8, top_k, top_p)
         assert torch.equal(again, places)

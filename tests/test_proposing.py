@@ -29,7 +29,7 @@ def candidates(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("draws", ["sampled", "chosen"])
+@pytest.mark.parametrize("draws", ["sampled", "shared"])
 @pytest.mark.parametrize("budget", [1, 6, 20])
 def test_every_source_of_a_node_learns_once(draws, budget, candidates):
     torch.manual_seed(0)

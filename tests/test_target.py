@@ -193,3 +193,9 @@ def test_wrong_targets_are_refused(tmp_path):
     make_tokenizer().save_pretrained(tmp_path / "small")
     with pytest.raises(ValueError, match="47 ids but the model has 20 embeddings"):
         load_target(str(tmp_path / "small"), "float32")
+
+
+def test_the_embedded_target_goes_by_its_name():
+    target, tokenizer = load_target("smollm2", "bfloat16")
+    assert target.config.num_hidden_layers == 30
+    assert tokenizer.chat_template

@@ -242,6 +242,13 @@ def test_every_switch_trains_and_loads(home, switches, alone):
     assert draft.config.pure_draft_prefix_len == (draft.config.num_drafts if "head" in switches else 1)
 
 
+def test_bf16_on_a_cpu_needs_no_setting(home):
+    path = save_config(home / "bf16.yaml", home / "target", home / "data", home / "bf16", trainer={"bf16": True})
+    config = load(path)
+    del config.trainer["use_cpu"]
+    assert len(losses(train(config).parent)) == 4
+
+
 def test_real_acceptance_is_logged(home):
     evaluation = {"prompts": str(save_prompts(home)), "every": 2, "max_new_tokens": 12}
     out = run(home, "tau", evaluation=evaluation)

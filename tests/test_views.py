@@ -83,6 +83,16 @@ def buffer(model):
     rotary.register_buffer("inv_freq", rotary.inv_freq * 3, persistent=False)
 
 
+class Louder(llama.LlamaMLP):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+def of_the_model(model):
+    usual = copy.copy(model)
+    model.forward = lambda ids: llama.CausalLMOutputWithPast(logits=usual(ids).logits * 2)
+
+
 def another_function(model):
     patched = copy.copy(layer(model).mlp)
     layer(model).mlp.forward = lambda x: patched(x) * 2
@@ -122,7 +132,9 @@ CHANGES = {
     "buffer": buffer,
     "attribute": lambda m: setattr(layer(m).input_layernorm, "variance_epsilon", 10.0),
     "scaling": lambda m: setattr(layer(m).self_attn, "scaling", 5.0),
+    "class": lambda m: setattr(layer(m).mlp, "__class__", Louder),
     "forward": another_function,
+    "forward of the model": of_the_model,
 }
 
 
@@ -193,6 +205,9 @@ def test_patched_classes_and_functions(monkeypatch):
     assert same(logits(kept(model)), logits(model))
     monkeypatch.undo()
     assert torch.equal(logits(kept(model)), usual)
+    last = kept(model)
+    monkeypatch.setattr(llama, "another_name", 1, raising=False)  # the last of all that is compared
+    assert kept(model) is not last
 
 
 def test_somebody_elses_attention(monkeypatch):
@@ -213,6 +228,37 @@ def test_a_single_value_through_data_is_not_noticed():
         weight.view(-1)[RUN] += 1
     assert kept(model) is not first
     assert same(logits(kept(model)), logits(model))
+
+
+def test_where_one_weight_was_written_to_all_are_packed_anew():
+    """What is merged into all of them may miss, in some, the places that are looked at."""
+    model = make_target(seed=3, vocab_size=4096).to(torch.bfloat16)
+    first = kept(model)
+    model.lm_head.weight.data.view(-1)[64::585] += 50  # of 131,072 values; runs of 32 begin every 18,720 = 32 * 585
+    assert kept(model) is first
+    layer(model).mlp.down_proj.weight.data.add_(0.5)
+    assert kept(model) is not first
+    assert same(logits(kept(model)), logits(model))
+
+
+def test_nothing_is_packed_where_no_weight_changed(monkeypatch):
+    model = make_target(seed=3).to(torch.bfloat16)
+    first = kept(model)
+    layer(model).mlp.register_forward_hook(louder)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    assert kept(model) is not first
+    assert kept(model).lm_head.packed is first.lm_head.packed
+
+
+def test_a_model_that_leaves_the_cpu_takes_its_views_along():
+    model = make_target(seed=3).to(torch.bfloat16)
+    packed = weakref.ref(kept(model).lm_head.packed)
+    assert packed() is not None
+    model.to("meta")
+    assert kept(model) is model
+    assert KEPT not in vars(model)
+    gc.collect()
+    assert packed() is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

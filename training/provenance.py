@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pyarrow.parquet
 
+from ..installing import VERSION
 from .shards import replacing
 
 FILE = "provenance.json"
-PACKAGES = ("domino", "torch", "transformers", "tokenizers", "accelerate", "datasets", "pyarrow", "safetensors")
+PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "pyarrow", "safetensors")
 
 
 def begin(folder: Path, facts: dict, notes: dict) -> None:
@@ -53,7 +54,8 @@ def write(folder: Path, content: dict) -> None:
 
 
 def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    others = {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "domino": VERSION, **others}
 
 
 def count(shards: list[Path]) -> dict[str, int]:

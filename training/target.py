@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ..configuration_domino import DominoConfig, evenly_spaced_layers
-from ..embedded.smollm2 import target_folder
+from ..embedded.smollm2 import locate
 from ..modeling_domino import DominoModel
 from .config import DrafterSettings
 from .warm_start import warm_start
@@ -31,7 +31,7 @@ def load_target(name: str, dtype: str):
         `ValueError`: an encoder-decoder or recurrent model, layers that cannot be found, or a tokenizer with more ids than
             the model has embeddings.
     """
-    source = target_folder() if name == "smollm2" else name
+    source, _ = locate(name)
     config = AutoConfig.from_pretrained(source)
     if config.is_encoder_decoder:
         raise ValueError(

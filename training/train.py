@@ -51,11 +51,7 @@ def train(config: TrainConfig, resume: bool = False) -> Path:
     model.set_attn_implementation("flex_attention" if settings.attention == "flex" else settings.attention)
     trainer = DominoTrainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=str(out),
-            remove_unused_columns=False,
-            **{"ddp_find_unused_parameters": False, **config.trainer},  # what the objective leaves out is frozen
-        ),
+        args=_arguments(config),
         train_dataset=train_data,
         eval_dataset=held_out,
         data_collator=collate,
@@ -72,6 +68,16 @@ def train(config: TrainConfig, resume: bool = False) -> Path:
         print(f"Stopped at step {trainer.state.global_step}; the same command with --resume goes on.", flush=True)
         raise KeyboardInterrupt
     return _save(trainer, out)
+
+
+def _arguments(config: TrainConfig) -> TrainingArguments:
+    """The trainer's settings over ours."""
+    ours = {
+        "remove_unused_columns": False,
+        "ddp_find_unused_parameters": False,  # what the objective leaves out is frozen
+        "use_cpu": not torch.accelerator.is_available(),  # transformers refuses bf16 on a CPU that nobody asked for
+    }
+    return TrainingArguments(output_dir=config.output_dir, **{**ours, **config.trainer})
 
 
 def read_data(config: TrainConfig, layer_ids: list[int]) -> tuple[DistilledAnswers, DistilledAnswers]:

@@ -35,6 +35,28 @@ def accept_greedy(logits: Tensor, proposal: Proposal) -> Kept:
     return [path for path, _ in found], [token for _, token in found]
 
 
+def accept_shared(logits: Tensor, proposal: Proposal, draw: Callable[[int, int, Tensor], int]) -> Kept:
+    """Draw the target's own token after each slot, and keep the node that has it.
+
+    Args:
+        logits: [R, n + 1, V], processed, of each slot. draw: (row, depth of the slot, its logits [V]) -> the token that follows it.
+    """
+    paths, tokens = [], []
+    for row, tree in enumerate(proposal.trees):
+        path: list[int] = []
+        below = tree.children()
+        while True:
+            slot = path[-1] + 1 if path else 0
+            token = draw(row, len(path), logits[row, slot])
+            node = next((child for child in below[slot] if tree.tokens[child] == token), None)
+            if node is None:
+                break
+            path.append(node)
+        paths.append(path)
+        tokens.append(token)
+    return paths, tokens
+
+
 def accept_sampled(logits: Tensor, proposal: Proposal, rule: Callable) -> Kept:
     """Keep what the rule keeps, and sample what follows.
 

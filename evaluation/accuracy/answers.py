@@ -7,6 +7,8 @@ import string
 import threading
 from decimal import Decimal
 
+from ...installing import missing
+
 LONGEST = 1000  # characters of a boxed answer; what is longer is none, and would cost time without bound
 TAIL = 2000  # characters at the end of a text in which an unboxed expression is looked for
 SECONDS = 5
@@ -47,7 +49,7 @@ def same_expression(text: str, answer: str) -> bool:
     try:
         from math_verify import parse, verify
     except ImportError as error:
-        raise ValueError('Comparing expressions needs math-verify: pip install "domino[eval]".') from error
+        raise ValueError(missing("Comparing expressions needs math-verify", "eval")) from error
     # Its time limits are alarm signals, which only the main thread can receive.
     seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
     inside = boxed(text)

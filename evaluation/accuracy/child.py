@@ -5,6 +5,7 @@ Started by `sandbox.run`, without the package around it, so that nothing heavy i
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -15,7 +16,7 @@ from typing import Any
 
 from . import guard, landlock, seccomp
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_PDEATHSIG = 1
 _MB = 1 << 20
 
 
@@ -48,12 +49,13 @@ def _detach() -> None:
 
 def _confine(settings: dict[str, Any]) -> None:
     layers = settings["layers"]
-    seccomp.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # if the evaluation is killed, this does not stay behind
-    seccomp.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    # if the evaluation is killed, this does not stay behind
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    calls = seccomp.rules(writing="landlock" in layers)  # looks for libseccomp, so it comes before all limits
     _limit(settings["seconds"], settings["memory_mb"])
     if "landlock" in layers:
         landlock.restrict(settings["folder"])
-    seccomp.install(writing="landlock" in layers)
+    calls.load()
     if "audit" in layers:
         guard.install(settings["folder"])
 

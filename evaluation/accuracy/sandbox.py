@@ -1,7 +1,9 @@
 """Run a program that a language model wrote, in a process that can do no harm.
 
-The kernel refuses it everything but computing: seccomp leaves system calls without which Python cannot run, Landlock a
-temporary folder to write in. Resource limits bound what it uses, a wall clock how long. An audit hook stands before both.
+The kernel refuses it everything but computing: seccomp (libseccomp) leaves system calls without which Python cannot run,
+Landlock (py-landlock) a temporary folder to write in. Resource limits bound what it uses, a wall clock how long. An audit
+hook stands before both. nsjail and bubblewrap would replace more of this, but need user namespaces, which plain containers
+refuse; sandlock 0.9 lets sockets be opened, and modes and times of files be changed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...installing import missing
 from . import landlock, seccomp
 
 LONGEST_REPORT = 4096
@@ -69,14 +72,14 @@ def run(program: str, seconds: float = 5.0, memory_mb: int = 1024) -> Outcome:
         seconds: on the wall clock, the start of Python included. memory_mb: of address space.
 
     Raises:
-        `ValueError`: the platform offers no seccomp, so code cannot be executed safely, or the process could not be
+        `ValueError`: there is no seccomp here, so code cannot be executed safely, or the process could not be
         confined.
     """
     active = layers()
     if not active:
         raise ValueError(
-            "Code cannot be executed safely here: that takes Linux with seccomp on x86_64 or aarch64. "
-            "Leave the execution of programs off."
+            "Code cannot be executed safely here, so leave the execution of programs off. It takes Linux with seccomp and "
+            + missing("the system's libseccomp with its Python binding", "eval")
         )
     nonce = secrets.token_hex(16)
     with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields
 
+from ...embedded.smollm2 import NAME
 from ...settings import DTYPES, Dtype, build, require
 from .shapes import TARGETS
 
@@ -27,7 +28,7 @@ class BenchSettings:
         repeats: timed runs of each point. out: the JSON file; the Markdown goes beside it.
     """
 
-    target: str = "smollm2-135m"
+    target: str = NAME
     drafter: str | None = None
     dtype: Dtype = "bfloat16"
     contexts: list[int] = field(default_factory=lambda: [512, 2048])

@@ -59,7 +59,7 @@ def forced(target: Any, draft: DominoModel, accepted: int) -> Iterator[None]:
 def loops(draft: DominoModel, device: torch.device) -> dict[str, dict[str, Any]]:
     """Arguments of `generate` by name of the loop; all verify a chain of all drafts."""
     whole = {"budget": draft.config.num_drafts, "shape": "chain", "lookup": False}
-    engine = {"custom_generate": draft.decode, **whole}
+    engine = {"custom_generate": draft.decode, "graphs": False, **whole}
     found = {"transformers": {"custom_generate": draft.decode, "loop": "transformers"}, "engine": engine}
     return found | ({"engine, graphs": {**engine, "graphs": True}} if device.type == "cuda" else {})
 
@@ -77,7 +77,9 @@ def seconds_of_a_round(target: Any, draft: DominoModel, prompt: Tensor, accepted
     for wanted in (FEW, MANY):
         new = 1 + wanted * (accepted + 1)
         began = time.perf_counter()
-        target.generate(prompt, max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0, **how)
+        mask = torch.ones_like(prompt)  # random tokens may look like padding
+        given = {"attention_mask": mask, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, **how}
+        target.generate(prompt, max_new_tokens=new, **given)
         if prompt.device.type == "cuda":
             torch.cuda.synchronize(prompt.device)
         took.append(time.perf_counter() - began)

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from ...configuration_domino import DominoConfig, evenly_spaced_layers
-from ...embedded.smollm2 import DRAFTER
+from ...embedded.smollm2 import DRAFTER, NAME
 from ...settings import require
 from ..tasks import nearest
 
@@ -38,10 +38,10 @@ TARGETS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         Qwen3Config,
         {**_QWEN3, "hidden_size": 2560, "intermediate_size": 9728, "tie_word_embeddings": True},
     ),
-    "smollm2-135m": (LlamaConfig, _SMOLLM2),
+    NAME: (LlamaConfig, _SMOLLM2),
 }
 # Targets whose drafter the package ships; all others get the published shape.
-DRAFTERS = {"smollm2-135m": DRAFTER}
+DRAFTERS = {NAME: DRAFTER}
 
 DRAFT_LAYERS = 5  # of the published shape
 # What a drafter takes over from its target, under the same names.

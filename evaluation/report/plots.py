@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
+from ...installing import missing
 from ..methods import PLAIN
 from ..summary import ROUND_STAGES, Cell
 
@@ -20,7 +21,7 @@ def figures(cells: list[Cell]) -> dict[str, str]:
     try:
         import matplotlib
     except ImportError as error:
-        raise ValueError('The plots of a report need matplotlib: pip install "domino[eval]".') from error
+        raise ValueError(missing("The plots of a report need matplotlib", "eval")) from error
     matplotlib.use("svg")
     drafting = [cell for cell in cells if cell.method != PLAIN]
     found = {}

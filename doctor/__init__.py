@@ -1,0 +1,1 @@
+"""`domino doctor`, and the cases that decide what is on by default on a device (`devices/`)."""

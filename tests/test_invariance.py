@@ -96,10 +96,11 @@ def test_chunks_of_a_prompt_and_layers_that_are_not_packed(pair):
         alone = text(pair, ids, budget=0, pack=pack)
         for chunk in (33, 64):
             assert torch.equal(text(pair, ids, budget=12, pack=pack, prefill_chunk=chunk), alone)
+    assert torch.equal(text(pair, ids, budget=12, cache_implementation="static"), text(pair, ids, budget=0))
 
 
 def reader(pair, ids, packs=True):
-    found = RowTarget(decoding_view(pair[0], packs, True), [0, 2], len(ids), 2000, None, 512, False, ids[0].device)
+    found = RowTarget(decoding_view(pair[0], packs, True), [0, 1], len(ids), 2000, None, 512, False, ids[0].device)
     for _ in found.prefill(ids):
         pass
     return found
@@ -123,20 +124,34 @@ def one_by_one(pair, ids, tokens):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("lengths", "nodes"), [((94,), 7), ((62, 31), 12), ((500,), 30), ((15, 40, 95), 63)])
-def test_nodes_of_trees_are_as_in_a_chain(pair, lengths, nodes):
+def test_nodes_of_trees_are_as_in_a_chain(pair, lengths, nodes, vocabulary=40000):
     """Across tiles of 32 keys, multiples of 64, 32 rows of a product; each row has a tree of its own size."""
     choose = random.Random(nodes)
-    ids = [torch.tensor(choose.choices(range(5, 40000), k=length)) for length in lengths]
-    anchors = [[choose.randrange(5, 40000)] for _ in ids]
+    ids = [torch.tensor(choose.choices(range(5, vocabulary), k=length)) for length in lengths]
+    anchors = [[choose.randrange(5, vocabulary)] for _ in ids]
     trees = []
     for row in range(len(ids)):
         parents = [choose.randrange(max(-1, node - 5), node) for node in range(nodes - 3 * row)]
-        trees.append(tree(parents, choose.choices(range(5, 40000), k=len(parents))))
+        trees.append(tree(parents, choose.choices(range(5, vocabulary), k=len(parents))))
     logits, _ = reader(pair, ids).verify(torch.tensor(anchors), Proposal(trees))
     for row, one in enumerate(trees):
         for node in (-1, len(one) // 2, len(one) - 1):
             path = [one.tokens[above] for above in one.path(node)]
             assert torch.equal(logits[row, node + 1], one_by_one(pair, ids[row], anchors[row] + path)), (row, node)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("mistral", {"sliding_window": 40}), ("qwen3", {}), ("qwen2", {}), ("gemma", {"num_key_value_heads": 2})],
+)
+def test_other_families(family, changes):
+    """Sliding windows, norms of query and key, biases, other embeddings; at sizes where products are the library's own."""
+    shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2, "vocab_size": 1000}
+    target = make_target(family, **shape | changes, max_position_embeddings=512).to(torch.bfloat16)
+    assert is_invariant(target)
+    test_nodes_of_trees_are_as_in_a_chain((target, None, None), (94, 61), 12, vocabulary=1000)
 
 
 def test_the_worked_example_of_tiles(monkeypatch):

@@ -55,8 +55,10 @@ def _of_model(model: nn.Module) -> str | None:
 
 def _is_known(module: nn.Module) -> bool:
     """Weights are those of linear layers, embeddings and norms."""
-    if type(module) in (nn.Linear, nn.Embedding):
-        return "forward" not in module.__dict__
+    if "forward" in module.__dict__:
+        return False
+    if type(module) is nn.Linear or isinstance(module, nn.Embedding):
+        return True
     return all(weight.dim() == 1 for weight in module.parameters(recurse=False))
 
 

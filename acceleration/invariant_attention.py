@@ -13,9 +13,8 @@ from . tree_values import TreeValues  # fmt: skip  # isort: skip
 
 NAME = "domino_invariant"
 STEP = 64  # keys come in multiples of this: softmax adds another number of them in another order
-FEW = 32  # rows, from which on the transposed product is the one that keeps its order
-MANY = 128  # rows of a transposed product at most
-KEPT = "_domino_bias"  # attribute of a mask: what is added to the scores
+TURNED = range(33, 49)  # rows whose sums over 512 and more keys AMX orders as those of others only in the transposed product
+KEPT = "_domino_bias"  # attribute of a mask: from which key on something is added to the scores, and what
 TREE = "_domino_tree"  # attribute of a mask: a `TreeValues` if the queries are the nodes of trees
 
 
@@ -37,12 +36,13 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
     shared = heads // groups
     tree: TreeValues | None = attention_mask.__dict__.get(TREE)
     key, value = key.flatten(0, 1), value.flatten(0, 1)
-    scores = torch.bmm(query.reshape(rows * groups, shared * n, width), key.transpose(1, 2))
+    query = (query * (width**-0.5 if scaling is None else scaling)).reshape(rows * groups, shared * n, width)
+    scores = torch.bmm(query, key.transpose(1, 2))
     if tree is not None:
         tree.put_in_order(scores, groups, shared)
-    scores = scores.view(rows, groups, shared, n, keys)
-    scores = torch.add(_bias(attention_mask, scores.dtype), scores, alpha=width**-0.5 if scaling is None else scaling)
-    weights = scores.softmax(-1).view(rows * groups, shared * n, keys)
+    first, bias = _bias(attention_mask, scores.dtype)
+    scores.view(rows, groups, shared, n, keys)[..., first:] += bias
+    weights = scores.softmax(-1)
     if tree is not None:
         weights, value = tree.spread(weights, value, groups, shared)
     return weighted(weights, value).reshape(rows, heads, n, width).transpose(1, 2).contiguous(), None
@@ -50,20 +50,23 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
 
 def weighted(weights: Tensor, value: Tensor) -> Tensor:
     """weights [B, m, L] · value [B, L, d] -> [B, m, d]."""
-    rows = weights.shape[1]
-    if rows <= FEW:
-        return torch.bmm(weights, value)
-    pieces = weights.chunk(-(-rows // MANY), dim=1)
-    value = value.transpose(1, 2)
-    out = [torch.bmm(value, piece.transpose(1, 2)).transpose(1, 2) for piece in pieces]
-    return out[0] if len(out) == 1 else torch.cat(out, dim=1)
+    if weights.shape[1] in TURNED:
+        return torch.bmm(value.transpose(1, 2), weights.transpose(1, 2)).transpose(1, 2)
+    return torch.bmm(weights, value)
 
 
-def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """[R or 1, 1, 1, n, L] of 0 and -inf. Made by a forward's first layer and kept with the mask."""
+def _bias(mask: Tensor, dtype: torch.dtype) -> tuple[int, Tensor]:
+    """The first key that is hidden from a query, and 0 and -inf [R or 1, 1, 1, n, L - first] from there.
+
+    Made by a forward's first layer and kept with the mask.
+    """
     kept = mask.__dict__.get(KEPT)
     if kept is None:
-        kept = mask.__dict__[KEPT] = mask.new_zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)[:, None]
+        whole = mask.flatten(0, 2).all(0).int()
+        first = int(whole.argmin()) if not whole.all() else mask.shape[-1]
+        seen = mask[:, None, ..., first:]
+        kept = first, seen.new_zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+        mask.__dict__[KEPT] = kept
     return kept
 
 

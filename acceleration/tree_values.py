@@ -114,6 +114,6 @@ def _tiles(length: int, paths: np.ndarray, depths: np.ndarray) -> tuple[list[Til
                 continue
             if nodes not in known:
                 tiles.append((tile, list(nodes)))
-                known |= {nodes[:end]: len(tiles) - 1 for end in range(1, len(nodes) + 1)}
+                known = {nodes[:end]: len(tiles) - 1 for end in range(1, len(nodes) + 1)} | known
             used[node].append(known[nodes])
     return tiles, used

@@ -32,7 +32,7 @@ class DraftContext(RowCache):
         verified_ids: [1, length], the text it was last drafted for, where that is known. window: see `DominoSession`.
     """
 
-    def __init__(self, layers: int, rows: int, **kwargs):
+    def __init__(self, layers: int, rows: int, **kwargs) -> None:
         super().__init__(layers, rows, **kwargs)
         self.gaps = [0] * rows
         self.verified_ids: Tensor | None = None
@@ -65,7 +65,7 @@ class DominoSession:
         graphs: Graphs | None = None,
         pool: int = 0,
         context: "DraftContext | None" = None,
-    ):
+    ) -> None:
         self.draft, self.config, self.window, self.pool = draft, draft.config, window, pool
         self.embedding, self.head = target.get_input_embeddings(), target.get_output_embeddings()
         home = self.embedding.weight.device
@@ -284,7 +284,7 @@ class Block:
 class ChosenLanes:
     """The frontier of a best-first tree: each lane's likeliest children by the head, given its own path (`tree.Frontier`)."""
 
-    def __init__(self, head: BlockHead, anchors: Tensor, picking: Picking, calibration: Calibration):
+    def __init__(self, head: BlockHead, anchors: Tensor, picking: Picking, calibration: Calibration) -> None:
         self.head, self.picking, self.calibration = head, picking, calibration
         self.lanes = head.begin(anchors)
         self.paths: list[list[list[int] | None]] = [[[]] for _ in range(len(anchors))]

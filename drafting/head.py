@@ -75,7 +75,7 @@ class HeadWeights:
         draft: the `DominoModel`.
     """
 
-    def __init__(self, draft):
+    def __init__(self, draft) -> None:
         gru, self.prefix = draft.prefix_gru, draft.config.pure_draft_prefix_len
         w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
         self.width, self.w2 = gru.hidden_size, draft.embed_proj[2].weight
@@ -121,7 +121,7 @@ class BlockHead:
         base_logits: Tensor,
         embed: Callable[[Tensor], Tensor],
         pool: int = 0,
-    ):
+    ) -> None:
         self.weights, self.embed = weights, embed
         self.vocab, self.drafts = base_logits.shape[-1], hidden.shape[1]
         self.z, self.w2, self.ids, self.base = weights.w_z(hidden), weights.w2, None, base_logits

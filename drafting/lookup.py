@@ -18,7 +18,7 @@ APART = -1  # no token: nothing matches across it
 class Memory:
     """Earlier answers of one drafter, the latest `most` tokens of them."""
 
-    def __init__(self, most: int = 0):
+    def __init__(self, most: int = 0) -> None:
         self.most, self.text = most, np.empty(0, dtype=np.int64)
 
     def hold(self, most: int) -> None:
@@ -38,7 +38,7 @@ class Lookup:
         prompt: its tokens. most: tokens the text may have. memory: what else is searched.
     """
 
-    def __init__(self, prompt: list[int], most: int, memory: Memory | None = None):
+    def __init__(self, prompt: list[int], most: int, memory: Memory | None = None) -> None:
         before = np.empty(0, dtype=np.int64) if memory is None else np.append(memory.text, APART)
         self.text = np.empty(len(before) + max(most, len(prompt)), dtype=np.int64)
         self.text[: len(before)], self.end = before, len(before)

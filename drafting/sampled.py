@@ -73,7 +73,7 @@ def shape(calibration: Calibration, confidences: list[float], nodes: int, floor:
 class _Row:
     """One row's draws: the tree so far, which node of it each node of the shape became, and the law of each of its slots."""
 
-    def __init__(self, plan: Shape):
+    def __init__(self, plan: Shape) -> None:
         self.plan, self.tree = plan, Tree()
         self.law: dict[int, int] = {}
         self.number = {-1: -1}

@@ -45,7 +45,7 @@ class _AfterPrompt(StoppingCriteriaList):
     token would lose its first new token.
     """
 
-    def __init__(self, criteria, prompt_length: int):
+    def __init__(self, criteria, prompt_length: int) -> None:
         super().__init__(criteria)
         self.prompt_length = prompt_length
 

@@ -47,7 +47,7 @@ class Call:
         past: Past,
         outputs: Outputs,
         known: Learnt,
-    ):
+    ) -> None:
         self.rows, self.processing, self.on_round = rows, processing, on_round
         self.whole, self.draft, self.past, self.outputs = target, draft, past, outputs
         # what happens inside the target does not come out of a recording, nor of a compiled forward

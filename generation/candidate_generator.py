@@ -52,7 +52,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         stopping_criteria: StoppingCriteriaList,
         context: DraftContext | None,
         statistics: DraftStatistics,
-    ):
+    ) -> None:
         self.draft, self.target, self.statistics = draft, target, statistics
         self.config = draft.config
         self.logits_processor = logits_processor or LogitsProcessorList()

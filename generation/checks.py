@@ -241,6 +241,15 @@ def _arguments(forward: Callable) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)
 
 
+def check_own_loop(generation_config: GenerationConfig) -> None:
+    """Raise `ValueError` when a custom loop is asked for transformers' own way to speculate, which only its own loop has."""
+    if generation_config.speculation_type is not None:
+        raise ValueError(
+            "custom_generate=draft.decode drafts with the head, got "
+            f"speculation_type={generation_config.speculation_type!r}: drop it, or pass assistant_model=draft instead."
+        )
+
+
 def check_head_off(draft) -> None:
     """Raise `ValueError` when transformers' dflash would misread the slots of this drafter."""
     if draft.config.shift_label:

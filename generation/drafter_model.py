@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from . candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
-from . checks import check_mode, check_streamer, check_target  # fmt: skip  # isort: skip
+from . checks import check_mode, check_own_loop, check_streamer, check_target  # fmt: skip  # isort: skip
 from . loop import decode  # fmt: skip  # isort: skip
 from . settings import EngineSettings  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
@@ -43,7 +43,7 @@ class DrafterModel(PreTrainedModel):
     generator_class = DominoCandidateGenerator
     RESULTS = ("statistics", "row_statistics")  # attributes that calls leave behind (`acceleration/view.py`)
 
-    def __init__(self, config):
+    def __init__(self, config) -> None:
         super().__init__(config)
         self.settings = EngineSettings()
         self.statistics = DraftStatistics()
@@ -118,6 +118,7 @@ class DrafterModel(PreTrainedModel):
         `assistant_model` or `domino.generate`.
         """
         check_mode(generation_config)
+        check_own_loop(generation_config)
         check_target(self, model)
         given = {field.name: kwargs.pop(field.name, None) for field in fields(EngineSettings)}
         settings = replace(self.settings, **{name: value for name, value in given.items() if value is not None})

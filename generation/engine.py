@@ -30,7 +30,7 @@ class Engine:
         target: the model that verifies. draft: a `DrafterModel`. settings: see `EngineSettings`.
     """
 
-    def __init__(self, target, draft, settings: EngineSettings):
+    def __init__(self, target, draft, settings: EngineSettings) -> None:
         self.target, self.draft, self.settings = target, draft, settings
 
     @torch.no_grad()

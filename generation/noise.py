@@ -22,7 +22,7 @@ class Noise:
     `settle(3)` puts the generator where plain `generate` leaves it, behind three of them.
     """
 
-    def __init__(self, rows: int, vocab: int, device: torch.device):
+    def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
         self.shape, self.device = (rows, vocab), device
         self.steps: dict[int, Tensor] = {}
         self.states: list[Tensor] = []  # of the generator, before each step

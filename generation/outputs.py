@@ -22,7 +22,7 @@ class Outputs:
         config: of the call. past: what it continues. config_of_target: says which layers slide.
     """
 
-    def __init__(self, config, past: Past, config_of_target):
+    def __init__(self, config, past: Past, config_of_target) -> None:
         rows, wanted = len(past.mask), bool(config.return_dict_in_generate)
         self.past, self.returns = past, wanted
         self.scores = _empty(rows, wanted and config.output_scores)

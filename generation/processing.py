@@ -36,7 +36,7 @@ class Processing:
         processors: of the call. batch: rows the call began with. Some processors count them, or know a row by its number.
     """
 
-    def __init__(self, processors: LogitsProcessorList | None, batch: int):
+    def __init__(self, processors: LogitsProcessorList | None, batch: int) -> None:
         self.processors, self.batch = processors or LogitsProcessorList(), batch
         self.blind = all(type(processor) in BLIND for processor in self.processors)
 

@@ -21,7 +21,7 @@ class Proposer:
         call: the `engine.Call`. picking: how the drafter picks. limit: nodes that the caller allows, None says nothing.
     """
 
-    def __init__(self, call, picking: Picking, limit: int | None):
+    def __init__(self, call, picking: Picking, limit: int | None) -> None:
         self.call, self.picking, settings = call, picking, call.settings
         self.auto = settings.budget == "auto" and call.timed
         untimed = call.max_depth if settings.budget == "auto" else settings.budget

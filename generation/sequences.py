@@ -25,7 +25,7 @@ class Rows:
         max_length: int,
         criteria: StoppingCriteriaList,
         on_tokens: Callable[[int, list[int]], None] | None,
-    ):
+    ) -> None:
         self.input_ids, self.max_length, self.on_tokens = input_ids, max_length, on_tokens
         self.prompts = [ids[real.bool()] for ids, real in zip(input_ids, mask, strict=True)]
         rows, width = input_ids.shape

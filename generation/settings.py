@@ -56,7 +56,7 @@ class EngineSettings:
     pack: bool = True
     invariant: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (("loop", LOOPS), ("accept", tuple(RULES)), ("shape", SHAPES), ("draws", DRAWS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")

@@ -62,7 +62,7 @@ class _Slot:
     drawn yet.
     """
 
-    def __init__(self, tables: Tables, slot: int, w: float):
+    def __init__(self, tables: Tables, slot: int, w: float) -> None:
         self.law, self.rest, self.w, self.drafter = tables.p[slot] * w, tables.rest[slot] * w, w, tables.q[slot]
 
     def offer(self, token: int, sampled: bool) -> float:

@@ -14,7 +14,7 @@ GROWTH = 256  # slots by which storage without a stated capacity grows at least
 class RowLayer(CacheLayerMixin):
     """Keys and values [R, heads, capacity, head_dim] of one layer; where to write is the cache's business."""
 
-    def __init__(self, cache: "RowCache"):
+    def __init__(self, cache: "RowCache") -> None:
         super().__init__()
         self.cache = cache
 
@@ -94,7 +94,7 @@ class RowCache(Cache):
         indexed: bool = False,
         bucket: int = 1,
         tight: bool = False,
-    ):
+    ) -> None:
         super().__init__(layers=[RowLayer(self) for _ in range(layers)])
         self.lengths = [0] * rows
         self.indexed, self.bucket = indexed, bucket

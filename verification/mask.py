@@ -14,7 +14,7 @@ class Tail:
     columns 3 to 5: 110 and 111.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self.before = 0
         self.triangle = torch.ones(0, 0, dtype=torch.bool, device=device)
 

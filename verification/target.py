@@ -42,7 +42,7 @@ class RowTarget:
         graphs: Graphs | None = None,
         states: bool = False,
         attentions: bool = False,
-    ):
+    ) -> None:
         self.target, self.layer_ids, self.longest, self.chunk = target, layer_ids, longest, chunk
         self.config = target.config.get_text_config()
         self.entries: list[int] | bool = states or feature_entries(layer_ids)

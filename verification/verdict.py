@@ -78,7 +78,7 @@ def accept_sampled(logits: Tensor, proposal: Proposal, rule: Callable) -> Kept:
 class _Lazy:
     """`accept.Rows` that are made when a rule looks at them, once."""
 
-    def __init__(self, make: Callable[[int], Any]):
+    def __init__(self, make: Callable[[int], Any]) -> None:
         self.make = make
         self.made: dict[int, Any] = {}
 
@@ -91,7 +91,7 @@ class _Lazy:
 class _Target(_Lazy):
     """The target's probabilities after each slot, on the support."""
 
-    def __init__(self, logits: Tensor, support: Tensor):
+    def __init__(self, logits: Tensor, support: Tensor) -> None:
         super().__init__(lambda slot: self.law(slot)[support].double().cpu().numpy())
         self.logits = logits
         self.laws: dict[int, Tensor] = {}

@@ -28,6 +28,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .doctor/pair import *
     from .drafting/calibration import *
     from .drafting/domino import *
+    from .drafting/domino_parts import *
     from .drafting/drafter import *
     from .drafting/fused_chain import *
     from .drafting/head import *
@@ -41,16 +42,21 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .generation/call import *
     from .generation/candidate_generator import *
     from .generation/checks import *
+    from .generation/choosing import *
     from .generation/dispatch import *
     from .generation/drafter_model import *
     from .generation/engine import *
+    from .generation/handing_back import *
     from .generation/learnt import *
     from .generation/loop import *
+    from .generation/loop_drafter import *
     from .generation/noise import *
+    from .generation/opening import *
     from .generation/outputs import *
     from .generation/past import *
     from .generation/processing import *
     from .generation/proposing import *
+    from .generation/request import *
     from .generation/sequences import *
     from .generation/settings import *
     from .generation/statistics import *

@@ -3,16 +3,20 @@
 Letters: R rows, c context columns of a forward (rows with fewer are padded on the right), B block, S sink and W window slots.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from . calibration import Calibration  # fmt: skip  # isort: skip
+from . domino_parts import DominoParts  # fmt: skip  # isort: skip
 from . drafter import Picking, Wanted  # fmt: skip  # isort: skip
-from . fused_chain import fused, fused_rollout  # fmt: skip  # isort: skip
+from . fused_chain import Plan, fused, fused_rollout  # fmt: skip  # isort: skip
 from . head import BlockHead, head_weights  # fmt: skip  # isort: skip
 from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
 from . sampled import draw, shape  # fmt: skip  # isort: skip
@@ -32,7 +36,7 @@ class DraftContext(RowCache):
         verified_ids: [1, length], the text it was last drafted for, where that is known. window: see `DominoSession`.
     """
 
-    def __init__(self, layers: int, rows: int, **kwargs) -> None:
+    def __init__(self, layers: int, rows: int, **kwargs: Any) -> None:
         super().__init__(layers, rows, **kwargs)
         self.gaps = [0] * rows
         self.verified_ids: Tensor | None = None
@@ -56,12 +60,12 @@ class DominoSession:
 
     def __init__(
         self,
-        draft,
-        target,
+        draft: DominoParts,
+        target: PreTrainedModel,
         rows: int,
         device: torch.device,
         window: int | None = None,
-        run=None,
+        run: Callable[..., Any] | None = None,
         graphs: Graphs | None = None,
         pool: int = 0,
         context: "DraftContext | None" = None,
@@ -134,8 +138,9 @@ class DominoSession:
 
     def walk(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
         """The head goes over a block, in one launch where there is one for it."""
-        if wanted.chain and fused(self.draft, block.hidden, block.base, picking.plan):
-            return self._in_one_launch(block, anchors, wanted, picking)
+        plan = picking.plan
+        if wanted.chain and plan is not None and fused(self.draft, block.hidden, block.base, plan):
+            return self._in_one_launch(block, anchors, wanted, plan, picking.samples)
         with one_thread() if self._few(block) else nullcontext():
             return self._step_by_step(block, anchors, wanted, picking)
 
@@ -162,11 +167,11 @@ class DominoSession:
         """Whether the head's products take microseconds: to wake a thread that sleeps for its share of one takes longer."""
         return THREADS_SLEEP and block.base.device.type == "cpu" and 0 < self.pool < block.base.shape[-1]
 
-    def _in_one_launch(self, block: "Block", anchors: Tensor, wanted: Wanted, picking: Picking) -> Proposal:
+    def _in_one_launch(self, block: "Block", anchors: Tensor, wanted: Wanted, plan: Plan, samples: bool) -> Proposal:
         """A chain drafted by one launch, which tells no probabilities: every node counts as sure."""
 
-        def head(hidden: Tensor, base: Tensor, anchors: Tensor):
-            return fused_rollout(self.draft, hidden, base, anchors, self.embed, picking.plan, self.pool)
+        def head(hidden: Tensor, base: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor | None]:
+            return fused_rollout(self.draft, hidden, base, anchors, self.embed, plan, self.pool)
 
         if self.graphs is None:
             drafts, q = head(block.hidden, block.base, anchors)
@@ -175,7 +180,7 @@ class DominoSession:
         trees = []
         for said, most in zip(drafts.tolist(), wanted.depths, strict=True):
             said = said[:most]
-            trees.append(chain(said, [1.0] * len(said), [-1] * len(said), drawn=picking.samples))
+            trees.append(chain(said, [1.0] * len(said), [-1] * len(said), drawn=samples))
         if q is None:
             return Proposal(trees)
         return Proposal(trees, Sampled(None, q.softmax(dim=-1), [list(range(len(tree))) + [-1] for tree in trees]))
@@ -206,7 +211,13 @@ class DominoSession:
         not see slots 6 and 7. Context lengths become [6, 12].
         """
 
-        def work(block: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None = None, slots=None):
+        def work(
+            block: Tensor,
+            features: Tensor,
+            positions: Tensor,
+            mask: Tensor | None = None,
+            slots: Tensor | None = None,
+        ) -> tuple[Tensor, Tensor]:
             if slots is not None:
                 self.cache.slots = slots
             out = self.run(block, features, mask, positions, self.cache)
@@ -217,6 +228,7 @@ class DominoSession:
         if self.graphs is None or mask is None:
             return work(block, features, positions, mask)
         state, slots = (count, self.cache.visible, self.cache.capacity), self.cache.slots
+        assert isinstance(slots, Tensor)  # as in every cache that is indexed
         inputs = {"block": block, "features": features, "positions": positions, "mask": mask, "slots": slots}
         return self.graphs("block", work, *state, **inputs)
 

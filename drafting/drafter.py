@@ -1,13 +1,15 @@
 """What a drafter brings, and what it is told: the seam between the loops and Domino, SpecBlock or any other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
 from . calibration import Calibration  # fmt: skip  # isort: skip
+from . head import BlockHead  # fmt: skip  # isort: skip
 from . fused_chain import Plan  # fmt: skip  # isort: skip
 from . proposal import Proposal  # fmt: skip  # isort: skip
 
@@ -37,7 +39,7 @@ class Picking:
     plan: Plan | None = None
     noise: Noise | None = None
 
-    def processed(self, head, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
+    def processed(self, head: BlockHead, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         """Logits [R, W, m] of a head's pool as processed; tokens that are banned have -inf."""
         if self.process is not None and self.blind:
             logits = self.process(logits, paths)
@@ -94,7 +96,30 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """What a model package brings: Domino, SpecBlock, later others."""
+    """What a model package brings: Domino, SpecBlock, later others. It is a `PreTrainedModel`, too.
 
-    def open(self, target, rows: int, device: torch.device, **settings) -> DraftSession:
+    `config` names `block_size`, `num_drafts`, `mask_token_id`, `target_layer_ids`, `shift_label`, and the target's `vocab_size` and
+    `hidden_size`.
+    """
+
+    @property
+    def config(self) -> PreTrainedConfig: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def open(
+        self, target: PreTrainedModel, rows: int, device: torch.device, *settings: Any, **named: Any
+    ) -> DraftSession:
         """The state of one call with this target."""
+
+    def context_of(self, cache: Cache | None, input_ids: Tensor | None) -> Any:
+        """What it read of the text input_ids [1, P] in a target's cache; None where that is unknown."""
+
+    def keep_context(self, cache: Cache, context: Any) -> None:
+        """See `context_of`."""

@@ -1,12 +1,14 @@
 """The rollout as one launch: for picks that depend on nothing but the logits of their step and on noise."""
 
 from dataclasses import dataclass
+from types import ModuleType
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers.generation import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from . domino_parts import DominoParts, Embed  # fmt: skip  # isort: skip
 from . head import candidate_pool, split_w1  # fmt: skip  # isort: skip
 from .. kernels.seam import operators, uses_triton  # fmt: skip  # isort: skip
 
@@ -32,10 +34,12 @@ class Plan:
     banned: tuple[int, ...] = ()
 
 
-def plan_for(processors: LogitsProcessorList, embedding: nn.Module, samples: bool, banned=()) -> Plan | None:
+def plan_for(
+    processors: LogitsProcessorList, embedding: nn.Module, samples: bool, banned: tuple[int, ...] = ()
+) -> Plan | None:
     """The plan that equals these processors: none, or when sampling temperature, top-k and top-p in this order; else None."""
     if not samples:
-        return None if processors else Plan(embedding, banned=tuple(banned))
+        return None if processors else Plan(embedding, banned=banned)
     if not isinstance(processors, list):  # any callable will do for transformers' loop
         return None
     known = {TemperatureLogitsWarper: "temperature", TopKLogitsWarper: "top_k", TopPLogitsWarper: "top_p"}
@@ -48,19 +52,21 @@ def plan_for(processors: LogitsProcessorList, embedding: nn.Module, samples: boo
     ):
         return None
     values = {known[kind]: getattr(p, known[kind]) for kind, p in zip(kinds, processors, strict=True)}
-    return Plan(embedding, True, **values, banned=tuple(banned))
+    return Plan(embedding, True, **values, banned=banned)
 
 
-def fused(draft, hidden: Tensor, base_logits: Tensor, plan: Plan | None) -> bool:
-    """Whether the rollout is one launch: there is a plan, Triton, one device for all, and a step with a correction."""
-    if plan is None or hidden.shape[1] <= draft.config.pure_draft_prefix_len:
+def fused(draft: DominoParts, hidden: Tensor, base_logits: Tensor, plan: Plan) -> bool:
+    """Whether the rollout of a plan is one launch: there is Triton, one device for all, and a step with a correction."""
+    if hidden.shape[1] <= draft.config.pure_draft_prefix_len:
         return False
     homes = {hidden.device, base_logits.device, plan.embedding.weight.device}
     return len(homes) == 1 and uses_triton(hidden.device)
 
 
 @torch.no_grad()
-def fused_rollout(draft, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed, plan: Plan, pool: int):
+def fused_rollout(
+    draft: DominoParts, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor, embed: Embed, plan: Plan, pool: int
+) -> tuple[Tensor, Tensor | None]:
     """Drafts [R, n] of a block in one launch, and the logits q [R, n, vocab] they were drawn from, None for a greedy plan.
 
     The first drafts, which have no correction and so wait for nothing, are picked before the launch.
@@ -68,8 +74,8 @@ def fused_rollout(draft, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor
     ops, prefix = operators(), draft.config.pure_draft_prefix_len
     if plan.banned:
         base_logits = base_logits.index_fill(2, torch.tensor(plan.banned, device=base_logits.device), -torch.inf)
-    w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
-    z, w2, base = nn.functional.linear(hidden, w_z), draft.embed_proj[2].weight, base_logits
+    w_z, w_s = split_w1(draft.embed_proj.get_parameter("0.weight"), draft.config.hidden_size)
+    z, w2, base = nn.functional.linear(hidden, w_z), draft.embed_proj.get_parameter("2.weight"), base_logits
     table = projections(draft, embed, plan.embedding)
     first, q = _first(ops, base_logits[:, :prefix], plan)
     given = torch.cat([anchor_ids, first], dim=1)
@@ -78,7 +84,7 @@ def fused_rollout(draft, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor
         # sorted, so that of equal logits the lowest token wins, as over the vocabulary
         ids = candidate_pool(base_logits, pool).sort(dim=-1).values
         base, w2 = ops.gather_pool(base_logits, w2, ids)
-    walk = (given, z, base, table, draft.prefix_gru.weight_hh_l0, w_s, w2, ids)
+    walk = (given, z, base, table, draft.prefix_gru.get_parameter("weight_hh_l0"), w_s, w2, ids)
     if plan.samples:
         noise = torch.rand(len(given), hidden.shape[1] - prefix, device=hidden.device)
         places, kept = ops.rollout_sample(*walk, noise, plan.temperature, plan.top_k, plan.top_p)
@@ -93,7 +99,7 @@ def fused_rollout(draft, hidden: Tensor, base_logits: Tensor, anchor_ids: Tensor
     return torch.cat([first, drafts], dim=1), q
 
 
-def _first(ops, base: Tensor, plan: Plan) -> tuple[Tensor, Tensor | None]:
+def _first(ops: ModuleType, base: Tensor, plan: Plan) -> tuple[Tensor, Tensor | None]:
     """The drafts that come from base logits [batch, f, vocab] alone, [batch, f], and what they were picked from."""
     if not plan.samples:
         return base.argmax(dim=-1), None
@@ -104,12 +110,12 @@ def _first(ops, base: Tensor, plan: Plan) -> tuple[Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def projections(draft, embed, embedding: nn.Module) -> Tensor:
+def projections(draft: DominoParts, embed: Embed, embedding: nn.Module) -> Tensor:
     """E W_ihᵀ of the whole vocabulary, [vocab, 3 * gru] in the draft's dtype, made once while neither weight changes.
 
     It makes a step's input projection the reading of one row. For Qwen3-8B's drafter it takes 0.93 GB in bfloat16.
     """
-    weight = draft.prefix_gru.weight_ih_l0
+    weight = draft.prefix_gru.get_parameter("weight_ih_l0")
     made_of = [_state(w) for w in (embedding.weight, weight)]
     of_draft = _tables.setdefault(draft, WeakKeyDictionary())
     if embedding in of_draft and of_draft[embedding][0] == made_of:

@@ -4,7 +4,6 @@ Letters of the paper (arXiv 2605.29707, section 3): H_i backbone output of slot 
 W1 and W2 the two factors of the correction, L_i = L_i^base + W2 SiLU(W1 [H_i ; S]). A lane is a path of drafts; R rows, W lanes each.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . domino_parts import DominoParts, Embed  # fmt: skip  # isort: skip
 from .. acceleration.packed_weights import product  # fmt: skip  # isort: skip
 from .. acceleration.watched import Watched  # fmt: skip  # isort: skip
 
@@ -75,12 +75,12 @@ class HeadWeights:
         draft: the `DominoModel`.
     """
 
-    def __init__(self, draft) -> None:
+    def __init__(self, draft: DominoParts) -> None:
         gru, self.prefix = draft.prefix_gru, draft.config.pure_draft_prefix_len
-        w_z, w_s = split_w1(draft.embed_proj[0].weight, draft.config.hidden_size)
-        self.width, self.w2 = gru.hidden_size, draft.embed_proj[2].weight
-        self.w_z, self.w_ih = product(w_z), product(gru.weight_ih_l0)
-        self.recurrent = product(torch.cat([gru.weight_hh_l0, w_s]))
+        w_z, w_s = split_w1(draft.embed_proj.get_parameter("0.weight"), draft.config.hidden_size)
+        self.width, self.w2 = gru.hidden_size, draft.embed_proj.get_parameter("2.weight")
+        self.w_z, self.w_ih = product(w_z), product(gru.get_parameter("weight_ih_l0"))
+        self.recurrent = product(torch.cat([gru.get_parameter("weight_hh_l0"), w_s]))
         self.corrects = self.prefix < draft.config.num_drafts  # a DFlash drafter needs no state
 
 
@@ -89,13 +89,14 @@ _known: WeakKeyDictionary = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def head_weights(draft) -> HeadWeights:
+def head_weights(draft: DominoParts) -> HeadWeights:
     """The head of a drafter for one call; on a CPU, where weights are packed, made once and again when they have changed."""
     if draft.device.type != "cpu":
         return HeadWeights(draft)
-    copied = [draft.prefix_gru.weight_ih_l0, draft.prefix_gru.weight_hh_l0, draft.embed_proj[0].weight]
+    gru, correction = draft.prefix_gru, draft.embed_proj
+    copied = [*map(gru.get_parameter, ("weight_ih_l0", "weight_hh_l0")), correction.get_parameter("0.weight")]
     known = _known.get(draft)
-    if known is None or known[1].w2 is not draft.embed_proj[2].weight or not known[0].unchanged(copied):
+    if known is None or known[1].w2 is not correction.get_parameter("2.weight") or not known[0].unchanged(copied):
         known = _known[draft] = Watched(copied), HeadWeights(draft)
     return known[1]
 
@@ -119,7 +120,7 @@ class BlockHead:
         weights: HeadWeights,
         hidden: Tensor,
         base_logits: Tensor,
-        embed: Callable[[Tensor], Tensor],
+        embed: Embed,
         pool: int = 0,
     ) -> None:
         self.weights, self.embed = weights, embed

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . calibration import TURNS, Calibration  # fmt: skip  # isort: skip
+from . head import BlockHead  # fmt: skip  # isort: skip
 from . proposal import DRAFTER, Sampled, Tree  # fmt: skip  # isort: skip
 
 
@@ -36,7 +37,8 @@ class Shape:
 
     def first(self, count: int) -> "Shape":
         """The nodes of largest reach, as they stand in its order."""
-        return Shape(*(part[:count] for part in (self.parents, self.depths, self.turns, self.reach, self.cells)))
+        parents, depths, turns = (part[:count] for part in (self.parents, self.depths, self.turns))
+        return Shape(parents, depths, turns, self.reach[:count], self.cells[:count])
 
 
 def shape(calibration: Calibration, confidences: list[float], nodes: int, floor: float, branch: int | None) -> Shape:
@@ -113,7 +115,9 @@ class _Row:
         return [self.law.get(node, -1) for node in range(-1, len(self.tree))]
 
 
-def draw(head, anchors: Tensor, shapes: list[Shape], process: Callable, ends: set[int]) -> tuple[list[Tree], Sampled]:
+def draw(
+    head: BlockHead, anchors: Tensor, shapes: list[Shape], process: Callable, ends: set[int]
+) -> tuple[list[Tree], Sampled]:
     """Draw the nodes of every row's shape, a depth at a time.
 
     Args:
@@ -145,7 +149,7 @@ def law(logits: Tensor) -> Tensor:
     return logits.softmax(dim=-1).nan_to_num(0.0)
 
 
-def _race(head, q: Tensor, most: int) -> Tensor:
+def _race(head: BlockHead, q: Tensor, most: int) -> Tensor:
     """Up to `most` tokens [R, W, k] of every lane, in the order in which they would be drawn without replacement; -1: q had no more.
 
     The first of exponential clocks with rates q rings with probability q, and of those left again: the order of ringing is the draw.

@@ -1,22 +1,39 @@
 """transformers' own assisted loop with our candidate generator: for one row, where the engine cannot serve or was not wanted."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from transformers import GenerationMixin, StoppingCriteriaList
+from torch import Tensor
+from transformers import Cache, GenerationMixin, PreTrainedModel
+from transformers.generation import (
+    GenerateDecoderOnlyOutput,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from . checks import check_batch, check_continued  # fmt: skip  # isort: skip
+from . loop_drafter import LoopDrafter  # fmt: skip  # isort: skip
 
 MARK = "_domino_original"  # on a method that `dispatch.py` has wrapped: the one below
 
 
-def original(name: str):
+def original(name: str) -> Callable[..., Any]:
     """transformers' own method of `GenerationMixin`."""
     method = getattr(GenerationMixin, name)
     return getattr(method, MARK, method)
 
 
-def assisted_loop(target, draft, input_ids, logits_processor, stopping_criteria, **kwargs):
+def assisted_loop(
+    target: PreTrainedModel,
+    draft: LoopDrafter,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    **kwargs: Any,
+) -> Tensor | GenerateDecoderOnlyOutput:
     """transformers' assisted decoding of `target` with `draft`, whether or not the dispatch is installed.
 
     Args:
@@ -45,19 +62,24 @@ class _AfterPrompt(StoppingCriteriaList):
     token would lose its first new token.
     """
 
-    def __init__(self, criteria, prompt_length: int) -> None:
+    def __init__(self, criteria: list[StoppingCriteria], prompt_length: int) -> None:
         super().__init__(criteria)
         self.prompt_length = prompt_length
 
-    def __call__(self, input_ids, scores, **kwargs):
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         if input_ids.shape[1] <= self.prompt_length:
             return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         return super().__call__(input_ids, scores, **kwargs)
 
 
 def _prepare_inputs(
-    target, input_ids, next_sequence_length=None, past_key_values=None, is_first_iteration=False, **kwargs
-):
+    target: PreTrainedModel,
+    input_ids: Tensor,
+    next_sequence_length: int | None = None,
+    past_key_values: Cache | None = None,
+    is_first_iteration: bool = False,
+    **kwargs: Any,
+) -> dict[str, Any]:
     """`prepare_inputs_for_generation`, cutting off what a continued cache holds already.
 
     Plain decoding cuts it in its prefill; the assisted loop of transformers 5.17 … 5.23 reads the whole conversation again.

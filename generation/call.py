@@ -1,28 +1,19 @@
 """One call of the engine: the prompts are read, then rounds of draft, verify, accept, commit."""
 
 import time
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from .. acceleration.graphs import graphs_for  # fmt: skip  # isort: skip
-from .. acceleration.view import decoding_view  # fmt: skip  # isort: skip
-from .. drafting.drafter import Picking  # fmt: skip  # isort: skip
-from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
-from .. verification.accept import RULES  # fmt: skip  # isort: skip
-from .. verification.target import RowTarget, compile_forward  # fmt: skip  # isort: skip
-from .. verification.verdict import accept_greedy, accept_sampled, accept_shared, likeliest  # fmt: skip  # isort: skip
+from . choosing import Choosing  # fmt: skip  # isort: skip
+from . handing_back import HandingBack  # fmt: skip  # isort: skip
 from . learnt import Learnt  # fmt: skip  # isort: skip
-from . noise import Noise, draw  # fmt: skip  # isort: skip
-from . outputs import Outputs  # fmt: skip  # isort: skip
-from . past import Past, read_last  # fmt: skip  # isort: skip
-from . processing import Processing  # fmt: skip  # isort: skip
+from . opening import open_sides  # fmt: skip  # isort: skip
 from . proposing import Proposer  # fmt: skip  # isort: skip
+from . request import Request  # fmt: skip  # isort: skip
 from . sequences import Rows  # fmt: skip  # isort: skip
-from . settings import MOST, EngineSettings  # fmt: skip  # isort: skip
 from . statistics import Round  # fmt: skip  # isort: skip
 
 
@@ -30,86 +21,21 @@ class Call:
     """One call of `Engine.decode`.
 
     Args:
-        target, draft: the models. settings: see there. rows: the texts. processing: of their logits. generation_config: of the call.
-        on_round: told of every round. past: the cache it continues. outputs: what it returns besides the texts. known: what
-            earlier calls learnt.
+        request: what it is asked for. known: what earlier calls learnt.
     """
 
-    def __init__(
-        self,
-        target,
-        draft,
-        settings: EngineSettings,
-        rows: Rows,
-        processing: Processing,
-        generation_config,
-        on_round,
-        past: Past,
-        outputs: Outputs,
-        known: Learnt,
-    ) -> None:
-        self.rows, self.processing, self.on_round = rows, processing, on_round
-        self.whole, self.draft, self.past, self.outputs = target, draft, past, outputs
-        # what happens inside the target does not come out of a recording, nor of a compiled forward
-        self.settings = replace(settings, graphs=False, compile=False) if outputs.inside else settings
-        self.samples = bool(generation_config.do_sample)
-        draws = draws_nodes(self.settings, generation_config)
-        self.noise = self._noise() if self.samples and self.settings.draws == "shared" else None
-        # nodes that were chosen need no q, and none of their rules keeps more than the walk
-        self.rule = RULES[self.settings.accept if draws else "walk"]
+    def __init__(self, request: Request, known: Learnt) -> None:
+        self.rows, self.past, self.outputs = request.rows, request.past, request.outputs
+        self.on_round, self.choosing = request.on_round, Choosing(request)
         # what earlier calls taught would bend the draws: with a fixed budget a seed repeats a text
-        repeats = self.samples and self.noise is None and self.settings.budget != "auto"
-        self.learnt = Learnt(memory=known.memory) if repeats else known
-        # a cache that the caller will see
-        self.keeps = past.cache is not None and (outputs.returns or getattr(past.cache, "_is_user_defined", False))
-        self.gone: dict[int, list] = {}  # keys and values of rows that have left
-        self._open(generation_config)
-        table = self.target.target.get_input_embeddings()
-        plan = plan_for(processing.processors, table, draws) if self.noise is None else None
-        process = self._process if processing.processors else None
-        noise = None if self.noise is None else self._noise_of_nodes
-        picking = Picking(draws, process, processing.blind, ends=frozenset(rows.eos), plan=plan, noise=noise)
-        self.proposer = Proposer(self, picking, _limit(generation_config))
-
-    def _open(self, generation_config) -> None:
-        """The views, caches and recordings of this call."""
-        settings, rows, past = self.settings, self.rows, self.past
-        count, device, drafts = len(rows.prompts), rows.input_ids.device, self.draft.config.num_drafts
-        longest = rows.max_length + past.outside
-        static = longest + MOST + 1 if generation_config.cache_implementation == "static" else None
-        usual = settings.shape != "tree" and not settings.compile and not past.cached
-        self.graphs = graphs_for(settings.graphs, usual, self.whole, self.draft)
-        packs = settings.pack and not settings.compile  # the compiler packs by itself
-        invariant = settings.invariant and not settings.compile  # the compiler orders sums as it likes
-        target, draft = decoding_view(self.whole, packs, invariant), decoding_view(self.draft, packs)
-        self.target = RowTarget(
-            target,
-            self.draft.config.target_layer_ids,
-            count,
-            longest,
-            static,
-            generation_config.prefill_chunk_size or settings.prefill_chunk,
-            settings.compile,
-            device,
-            self.graphs,
-            states=self.outputs.hidden_states is not None,
-            attentions=self.outputs.attentions is not None,
-        )
-        past.load(self.target.cache)
-        run = compile_forward(draft) if settings.compile else None
-        context = self.draft.context_of(past.cache, None if past.outside else rows.input_ids) if count == 1 else None
-        self.session = draft.open(
-            target, count, device, settings.draft_window, run, self.graphs, settings.candidate_pool, context
-        )
-        if past.cached:
-            self.session.continue_at(past.lengths)
-        self.max_depth = drafts
-        # Times are only the work's own where the host waits for it.
-        self.timed = self.target.device.type == "cpu" and self.graphs is None
-
-    def _noise(self) -> Noise:
-        ids, vocab = self.rows.input_ids, self.whole.get_output_embeddings().weight.shape[0]
-        return Noise(len(ids), vocab, ids.device)
+        samples, noise = self.choosing.samples, self.choosing.noise
+        repeats = samples and noise is None and request.settings.budget != "auto"
+        learnt = Learnt(memory=known.memory) if repeats else known
+        self.sides = open_sides(request)
+        self.target, self.session, self.graphs = self.sides.target, self.sides.session, self.sides.graphs
+        self.back = HandingBack(request, self.sides)
+        picking = self.choosing.picking(self.target.target.get_input_embeddings())
+        self.proposer = Proposer(request.settings, self.rows, self.sides, learnt, picking, _limit(request.config))
 
     def run(self) -> None:
         """Until every row has ended."""
@@ -119,10 +45,8 @@ class Call:
         while self._compact():
             self._round()
         self.proposer.remember()
-        if self.noise is not None:
-            self.noise.settle(max(self.rows.ends) - self.rows.input_ids.shape[1])
-        if self.keeps:
-            self._give_back()
+        self.choosing.settle()
+        self.back.finish(drafted=self.proposer.drafter)
 
     def _prefill(self) -> None:
         unread = self.past.unread(self.rows.input_ids)
@@ -140,8 +64,8 @@ class Call:
             first |= ended
             start = end
         raw = _wide(torch.stack([first[row] for row in range(len(lengths))])[:, None], self.rows)
-        scores = self._process(raw, [[[]] for _ in lengths])
-        token = self._first(scores[:, 0])
+        scores = self.choosing.process(raw, [[[]] for _ in lengths])
+        token = self.choosing.first(scores[:, 0])
         self.outputs.say(self.rows.alive, [[0]] * len(lengths), raw, scores)
         self.rows.say([[t] for t in token])
 
@@ -149,9 +73,7 @@ class Call:
         """Rows that have ended leave the batch. Returns whether any is left."""
         before = list(self.rows.alive)
         stay = self.rows.leave()
-        if self.keeps:
-            for place in set(range(len(before))) - set(stay):
-                self.gone[before[place]] = self.target.cache.row(place, self._read_of(before[place]))
+        self.back.leave(before, stay)
         if stay and len(stay) < len(before):
             self.target.cache.keep(stay)
             self.session.keep(stay)
@@ -159,37 +81,17 @@ class Call:
                 self.graphs.forget()
         return bool(stay)
 
-    def _read_of(self, row: int) -> int:
-        """Tokens of a row that plain `generate` would have read: all but the last."""
-        said = self.rows.ends[row] - self.rows.input_ids.shape[1]
-        return int(self.past.mask[row].sum()) + said - 1
-
-    def _give_back(self) -> None:
-        """The caller's cache gets what was read, and with it what the drafter made of it."""
-        for row, end in enumerate(self.rows.ends):
-            if end < max(self.rows.ends):
-                last = self.rows.text[row, end - 1 : end].to(self.target.device)
-                self.gone[row] = read_last(self.target.target, self.gone[row], last)
-        self.past.give_back([self.gone[row] for row in sorted(self.gone)], self.past.outside + max(self.rows.ends) - 1)
-        if len(self.gone) > 1 or not self.proposer.drafter:
-            return
-        self.session.flush()
-        context, read = self.session.cache, self._read_of(0)
-        context.lengths = [min(context.lengths[0], read - context.gaps[0])]
-        context.verified_ids = None if self.past.outside else self.rows.text[:, : self.rows.ends[0] - 1]
-        self.draft.keep_context(self.past.cache, context)
-
     def _round(self) -> None:
         anchors, room = self.rows.anchors(), self.rows.room()
         # the token that follows needs a place too
         proposal = self.proposer.propose(anchors, [left - 1 for left in room])
         began = time.perf_counter()
         logits, features = self.target.verify(anchors, proposal)
-        if self.timed:
+        if self.sides.timed:
             self.proposer.budget.costs.saw(proposal.width, time.perf_counter() - began)
         raw = _wide(logits, self.rows)
-        scores = self._scores(raw, proposal)
-        paths, following = self._accept(scores, proposal)
+        scores = self.choosing.scores(raw, proposal)
+        paths, following = self.choosing.accept(scores, proposal)
         said = [
             [tree.tokens[node] for node in path] + [token]
             for tree, path, token in zip(proposal.trees, paths, following, strict=True)
@@ -221,51 +123,8 @@ class Call:
         at = torch.tensor(slots, device=features.device)
         return features.gather(1, at[..., None].expand(-1, -1, features.shape[2]))
 
-    def _process(self, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
-        return self.processing(logits, self.rows.texts(), paths)
 
-    def _accept(self, scores: Tensor, proposal: Proposal) -> tuple[list[list[int]], list[int]]:
-        """What each row keeps, and the token that follows."""
-        if not self.samples:
-            return accept_greedy(scores, proposal)
-        if self.noise is None:
-            return accept_sampled(scores, proposal, self.rule)
-        said = self.rows.said()
-        self.noise.forget(min(said))
-        alive, noise = self.rows.alive, self.noise
-        return accept_shared(
-            scores, proposal, lambda row, depth, logits: draw(logits, noise.row(alive[row], said[row] + depth))
-        )
-
-    def _first(self, scores: Tensor) -> list[int]:
-        """The tokens that follow the prompts."""
-        if not self.samples:
-            return likeliest(scores).tolist()
-        if self.noise is None:
-            return torch.multinomial(scores.softmax(-1), 1)[:, 0].tolist()
-        return [draw(scores[row], self.noise.row(row, 0)) for row in range(len(scores))]
-
-    def _noise_of_nodes(self, depth: int, ids: Tensor | None) -> Tensor:
-        """[R, m] of the tokens [R, m] at this depth, see `drafter.Noise`."""
-        said = zip(self.rows.alive, self.rows.said(), strict=True)
-        each = [self.noise.row(row, before + depth - 1) for row, before in said]
-        if ids is not None:
-            each = [own[at.to(own.device)] for own, at in zip(each, ids, strict=True)]
-        return torch.stack(each)
-
-    def _scores(self, logits: Tensor, proposal: Proposal) -> Tensor:
-        """Processed logits of each slot."""
-        if not self.processing.processors:
-            return logits
-        return self._process(logits, [_places(tree, self.rows.eos) for tree in proposal.trees])
-
-
-def draws_nodes(settings: EngineSettings, generation_config) -> bool:
-    """Whether the drafter's nodes are drawn from its q."""
-    return bool(generation_config.do_sample) and settings.draws == "sampled" and settings.accept != "walk"
-
-
-def _limit(generation_config) -> int | None:
+def _limit(generation_config: GenerationConfig) -> int | None:
     """`num_assistant_tokens` where the caller set it: transformers fills in its own default, which was made for draft models."""
     usual = GenerationConfig._get_default_generation_params().get("num_assistant_tokens")
     given = generation_config.num_assistant_tokens
@@ -276,12 +135,3 @@ def _wide(logits: Tensor, rows: Rows) -> Tensor:
     """The target's logits in at least float32, where the texts are."""
     logits = logits.to(rows.input_ids.device)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def _places(tree, ends: set[int]) -> list[list[int] | None]:
-    """What stands above each slot; None after an end token, where processors may have nothing to say."""
-    paths: list[list[int] | None] = [[]]
-    for parent, token in zip(tree.parents, tree.tokens, strict=True):
-        above = paths[parent + 1]
-        paths.append(None if above is None or token in ends else [*above, token])
-    return paths

@@ -4,12 +4,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import CandidateGenerator, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
+from transformers.utils import ModelOutput
 
 from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
 from .. drafting.domino import DraftContext  # fmt: skip  # isort: skip
-from .. drafting.drafter import Picking, Wanted  # fmt: skip  # isort: skip
+from .. drafting.drafter import Drafter, Picking, Wanted  # fmt: skip  # isort: skip
 from .. drafting.fused_chain import plan_for  # fmt: skip  # isort: skip
 from .. drafting.proposal import Sampled  # fmt: skip  # isort: skip
 from .. verification.features import feature_entries, feature_states  # fmt: skip  # isort: skip
@@ -45,9 +47,9 @@ class DominoCandidateGenerator(CandidateGenerator):
 
     def __init__(
         self,
-        draft,
-        target,
-        generation_config,
+        draft: Drafter,
+        target: PreTrainedModel,
+        generation_config: GenerationConfig,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         context: DraftContext | None,
@@ -90,10 +92,10 @@ class DominoCandidateGenerator(CandidateGenerator):
         self,
         input_ids: Tensor,
         model_kwargs: dict[str, Any],
-        model_outputs,
+        model_outputs: ModelOutput,
         is_first_iteration: bool,
         n_last_matches: int,
-        **kwargs,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Candidates for one verification.
 
@@ -126,7 +128,9 @@ class DominoCandidateGenerator(CandidateGenerator):
         if len(self.statistics.drafted) > len(self.statistics.accepted):
             self.statistics.accepted.append(int(num_matches))
 
-    def _features(self, outputs, input_ids: Tensor, model_kwargs: dict, kept: int | None) -> tuple[Tensor, Tensor]:
+    def _features(
+        self, outputs: ModelOutput, input_ids: Tensor, model_kwargs: dict, kept: int | None
+    ) -> tuple[Tensor, Tensor]:
         """Features [1, n, F * hidden] of the newly verified tokens and their positions [1, n], padding left out.
 
         `kept` None takes the whole prefill. Worked example: 10 tokens emitted, the last forward read columns 6 … 9 (old
@@ -172,7 +176,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         whole = logits.new_full((*logits.shape[:2], self.config.vocab_size), -torch.inf)
         return whole.scatter_(2, law.ids[:, None].expand(-1, logits.shape[1], -1), logits)
 
-    def _process(self, logits: Tensor, paths: list[list[list[int]]]) -> Tensor:
+    def _process(self, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         """Processed logits [1, W, vocab], each after its path."""
         ids = [torch.cat([self.text[0], self.text.new_tensor(path)])[None] for path in paths[0]]
         each = [self.logits_processor(text, logits[:, at]) for at, text in enumerate(ids)]

@@ -7,16 +7,20 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import (
+    BaseStreamer,
+    LogitsProcessorList,
     SynthIDTextWatermarkLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from .. drafting.drafter import Drafter  # fmt: skip  # isort: skip
 from . outputs import layer_kinds  # fmt: skip  # isort: skip
 from . past import READABLE  # fmt: skip  # isort: skip
 
 
-def check_target(draft, target) -> None:
+def check_target(draft: Drafter, target: PreTrainedModel) -> None:
     """Raise `ValueError` unless `target` is a model this drafter can serve.
 
     Args:
@@ -56,7 +60,7 @@ def check_target(draft, target) -> None:
 _whole: WeakSet = WeakSet()  # drafters that were found whole: looking at every weight on each call takes its time
 
 
-def _check_whole(draft) -> None:
+def _check_whole(draft: Drafter) -> None:
     """Raise `ValueError` for a drafter with offloaded weights."""
     if draft in _whole:
         return
@@ -82,7 +86,7 @@ OTHER_MODES: dict[str, tuple] = {
 CACHES = (None, "dynamic", "static")
 
 
-def check_mode(generation_config) -> None:
+def check_mode(generation_config: GenerationConfig) -> None:
     """Raise `ValueError` for decoding modes that cannot be drafted for."""
     for name, plain in OTHER_MODES.items():
         given = getattr(generation_config, name, None)
@@ -105,7 +109,7 @@ def check_mode(generation_config) -> None:
         )
 
 
-def check_call(input_ids: Tensor, processors, model_kwargs: dict) -> None:
+def check_call(input_ids: Tensor, processors: LogitsProcessorList, model_kwargs: dict) -> None:
     """Raise `ValueError` for what neither loop can do."""
     check_processors(processors)
     if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
@@ -144,7 +148,7 @@ def check_continued(input_ids: Tensor, kwargs: dict) -> None:
     )
 
 
-def check_processors(logits_processor) -> None:
+def check_processors(logits_processor: LogitsProcessorList) -> None:
     """Raise `ValueError` for processors that remember the tokens they were asked about: rejected drafts would stay in them."""
     for processor in logits_processor:
         if isinstance(processor, (UnbatchedClassifierFreeGuidanceLogitsProcessor, SynthIDTextWatermarkLogitsProcessor)):
@@ -154,7 +158,7 @@ def check_processors(logits_processor) -> None:
             )
 
 
-def check_streamer(rows: int, streamer) -> None:
+def check_streamer(rows: int, streamer: BaseStreamer | None) -> None:
     """Raise `ValueError` for a streamer of several texts."""
     if streamer is not None and rows > 1:
         raise ValueError(f"A streamer follows one text, got {rows}: pass on_tokens=function(row, tokens) instead.")
@@ -185,7 +189,7 @@ _HARMLESS = {
 }
 
 
-def obstacle(target, generation_config, model_kwargs: dict) -> str | None:
+def obstacle(target: PreTrainedModel, generation_config: GenerationConfig, model_kwargs: dict) -> str | None:
     """Why the engine cannot decode a call that transformers' assisted loop may be able to; None: it can."""
     others = sorted(name for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS)
     if others:
@@ -217,7 +221,7 @@ def _has_gaps(mask: Tensor) -> bool:
     return bool((~real & real.cummax(dim=1).values & real.flip(1).cummax(dim=1).values.flip(1)).any())
 
 
-def _odd_attention(target) -> str | None:
+def _odd_attention(target: PreTrainedModel) -> str | None:
     config, name = target.config.get_text_config(), type(target).__name__
     if config._attn_implementation not in ("sdpa", "eager"):
         return (
@@ -250,7 +254,7 @@ def check_own_loop(generation_config: GenerationConfig) -> None:
         )
 
 
-def check_head_off(draft) -> None:
+def check_head_off(draft: Drafter) -> None:
     """Raise `ValueError` when transformers' dflash would misread the slots of this drafter."""
     if draft.config.shift_label:
         raise ValueError(

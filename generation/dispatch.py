@@ -11,14 +11,19 @@ wrapped; both act only when the assistant is a drafter of ours and otherwise cal
 
 import copy
 import functools
+from collections.abc import Callable
+from typing import Any
 
-from transformers import GenerationMixin
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.configuration_utils import GenerationMode
 
 from . assisted_loop import MARK, original  # fmt: skip  # isort: skip
 from . checks import check_head_off, check_mode, check_target  # fmt: skip  # isort: skip
 
 
-def _is_ours(assistant) -> bool:
+def _is_ours(assistant: Any) -> bool:
     return hasattr(assistant, "make_candidate_generator")
 
 
@@ -29,7 +34,12 @@ def install() -> None:
         return
 
     @functools.wraps(validate)
-    def _validate_generation_mode(self, generation_mode, generation_config, generation_mode_kwargs):
+    def _validate_generation_mode(
+        self: PreTrainedModel,
+        generation_mode: GenerationMode,
+        generation_config: GenerationConfig,
+        generation_mode_kwargs: dict[str, Any],
+    ) -> None:
         assistant = generation_mode_kwargs.get("assistant_model")
         if not _is_ours(assistant):
             return validate(self, generation_mode, generation_config, generation_mode_kwargs)
@@ -43,7 +53,9 @@ def install() -> None:
         return validate(self, generation_mode, generation_config, generation_mode_kwargs)
 
     @functools.wraps(assisted)
-    def _assisted_decoding(self, input_ids, *args, assistant_model=None, **kwargs):
+    def _assisted_decoding(
+        self: PreTrainedModel, input_ids: Tensor, *args: Any, assistant_model: Any = None, **kwargs: Any
+    ) -> Tensor | GenerateDecoderOnlyOutput:
         speculation = getattr(kwargs.get("generation_config"), "speculation_type", None)
         if speculation is not None or not _is_ours(assistant_model):
             return assisted(self, input_ids, *args, assistant_model=assistant_model, **kwargs)
@@ -51,11 +63,14 @@ def install() -> None:
 
     setattr(_validate_generation_mode, MARK, validate)
     setattr(_assisted_decoding, MARK, assisted)
-    GenerationMixin._validate_generation_mode = _validate_generation_mode
-    GenerationMixin._assisted_decoding = _assisted_decoding
+    _exchange(_validate_generation_mode, _assisted_decoding)
 
 
 def uninstall() -> None:
     """Put transformers' own methods back; `install()` wraps them again."""
-    GenerationMixin._validate_generation_mode = original("_validate_generation_mode")
-    GenerationMixin._assisted_decoding = original("_assisted_decoding")
+    _exchange(original("_validate_generation_mode"), original("_assisted_decoding"))
+
+
+def _exchange(*methods: Callable[..., Any]) -> None:
+    for method in methods:
+        setattr(GenerationMixin, method.__name__, method)

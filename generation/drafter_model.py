@@ -1,21 +1,26 @@
 """What every drafter brings besides its architecture: the ways into `generate`, strict loading, and saving with its nested code."""
 
 import inspect
+import os
 import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput, LogitsProcessorList, StoppingCriteriaList
 
+from .. drafting.drafter import DraftSession  # fmt: skip  # isort: skip
 from . candidate_generator import DominoCandidateGenerator  # fmt: skip  # isort: skip
 from . checks import check_mode, check_own_loop, check_streamer, check_target  # fmt: skip  # isort: skip
 from . loop import decode  # fmt: skip  # isort: skip
+from . request import OnRound, OnTokens  # fmt: skip  # isort: skip
 from . settings import EngineSettings  # fmt: skip  # isort: skip
 from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
@@ -43,7 +48,7 @@ class DrafterModel(PreTrainedModel):
     generator_class = DominoCandidateGenerator
     RESULTS = ("statistics", "row_statistics")  # attributes that calls leave behind (`acceleration/view.py`)
 
-    def __init__(self, config) -> None:
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.settings = EngineSettings()
         self.statistics = DraftStatistics()
@@ -51,7 +56,14 @@ class DrafterModel(PreTrainedModel):
         self._context_key = f"{config.model_type}_context_{uuid.uuid4().hex}"
 
     def make_candidate_generator(
-        self, target, input_ids, generation_config, logits_processor, stopping_criteria, model_kwargs, **kwargs
+        self,
+        target: PreTrainedModel,
+        input_ids: Tensor,
+        generation_config: GenerationConfig,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        model_kwargs: dict[str, Any],
+        **kwargs: Any,
     ) -> DominoCandidateGenerator:
         """The generator for one call of transformers' assisted loop, and the mark of our drafters (see `generation/dispatch.py`)."""
         cache, context = model_kwargs["past_key_values"], self.context_of(model_kwargs["past_key_values"], input_ids)
@@ -63,7 +75,13 @@ class DrafterModel(PreTrainedModel):
         self.keep_context(cache, generator.session.cache)
         return generator
 
-    def context_of(self, cache, input_ids: Tensor | None):
+    def open(
+        self, target: PreTrainedModel, rows: int, device: torch.device, *settings: Any, **named: Any
+    ) -> DraftSession:
+        """The drafter's state of one call, which a subclass brings; see `drafting/drafter.py`."""
+        raise NotImplementedError(f"{type(self).__name__} lacks open(): see drafting/drafter.py.")
+
+    def context_of(self, cache: Cache | None, input_ids: Tensor | None) -> Any:
         """What this drafter read of the text in a target's cache; None where that is unknown, or of another text than input_ids [1, P].
 
         It rides on the cache, so that a cache continued over turns, or copied, keeps it. A wrong one costs drafts, not losslessness.
@@ -74,11 +92,11 @@ class DrafterModel(PreTrainedModel):
         seen = context.verified_ids
         return context if torch.equal(seen, input_ids[:, : seen.shape[1]]) else None
 
-    def keep_context(self, cache, context) -> None:
+    def keep_context(self, cache: Cache, context: Any) -> None:
         """See `context_of`."""
         setattr(cache, self._context_key, context)
 
-    def configure(self, **settings) -> "DrafterModel":
+    def configure(self, **settings: Any) -> "DrafterModel":
         """Say how calls with this drafter decode: fields of `EngineSettings`, kept until the next `configure`.
 
             draft.configure(budget=24)
@@ -90,7 +108,15 @@ class DrafterModel(PreTrainedModel):
         self.settings = EngineSettings(**settings)
         return self
 
-    def decode_assisted(self, model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+    def decode_assisted(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
         """What `generate(assistant_model=draft)` runs (`generation/dispatch.py`)."""
         return decode(
             model, self, input_ids, logits_processor, stopping_criteria, generation_config, self.settings, **kwargs
@@ -99,16 +125,16 @@ class DrafterModel(PreTrainedModel):
     @_takes_engine_settings
     def decode(
         self,
-        model,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        drafter_streamer=None,
-        on_tokens=None,
-        on_round=None,
-        **kwargs,
-    ):
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        drafter_streamer: BaseStreamer | None = None,
+        on_tokens: OnTokens | None = None,
+        on_round: OnRound | None = None,
+        **kwargs: Any,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
         """The same as a `custom_generate` loop, for those who want nothing of transformers wrapped:
 
             target.generate(**inputs, custom_generate=draft.decode)
@@ -140,7 +166,13 @@ class DrafterModel(PreTrainedModel):
         )
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike | None,
+        *args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """Load a drafter in our layout or in the published one.
 
         Raises:
@@ -165,7 +197,7 @@ class DrafterModel(PreTrainedModel):
             )
         return (model, info) if output_loading_info else model
 
-    def save_pretrained(self, save_directory, *args, **kwargs):
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As transformers, and the nested code files are put where the imports look for them."""
         super().save_pretrained(save_directory, *args, **kwargs)
         top, out = Path(inspect.getfile(type(self).architecture())).resolve(), Path(save_directory)

@@ -5,22 +5,31 @@ loop: rows may be many and ragged, drafts may end the text and branch, and their
 """
 
 import copy
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteriaList
-from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import (
+    BaseStreamer,
+    GenerateDecoderOnlyOutput,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
 
-from . call import Call, draws_nodes  # fmt: skip  # isort: skip
+from . call import Call  # fmt: skip  # isort: skip
+from . choosing import draws_nodes  # fmt: skip  # isort: skip
 from . checks import check_padding, check_streamer  # fmt: skip  # isort: skip
 from . learnt import borrowed  # fmt: skip  # isort: skip
 from . outputs import Outputs  # fmt: skip  # isort: skip
+from . loop_drafter import LoopDrafter  # fmt: skip  # isort: skip
 from . past import Past  # fmt: skip  # isort: skip
 from . processing import Processing  # fmt: skip  # isort: skip
+from . request import OnRound, OnTokens, Request  # fmt: skip  # isort: skip
 from . sequences import Rows  # fmt: skip  # isort: skip
 from . settings import EngineSettings  # fmt: skip  # isort: skip
-from . statistics import DraftStatistics, Round  # fmt: skip  # isort: skip
+from . statistics import DraftStatistics  # fmt: skip  # isort: skip
 
 
 class Engine:
@@ -30,20 +39,20 @@ class Engine:
         target: the model that verifies. draft: a `DrafterModel`. settings: see `EngineSettings`.
     """
 
-    def __init__(self, target, draft, settings: EngineSettings) -> None:
+    def __init__(self, target: PreTrainedModel, draft: LoopDrafter, settings: EngineSettings) -> None:
         self.target, self.draft, self.settings = target, draft, settings
 
     @torch.no_grad()
     def decode(
         self,
         input_ids: Tensor,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        streamer=None,
-        on_tokens: Callable[[int, list[int]], None] | None = None,
-        on_round: Callable[[int, Round], None] | None = None,
-        **model_kwargs,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        streamer: BaseStreamer | None = None,
+        on_tokens: OnTokens | None = None,
+        on_round: OnRound | None = None,
+        **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """The loop, as `generate` calls it.
 
@@ -67,20 +76,11 @@ class Engine:
         )
         outputs = Outputs(generation_config, past, self.target.config.get_text_config())
         processing = Processing(logits_processor, len(input_ids))
+        request = Request(
+            self.target, self.draft, self.settings, generation_config, rows, processing, past, outputs, on_round
+        )
         with borrowed(self.draft, self.target, *_kind(self.settings, generation_config)) as known:
-            call = Call(
-                self.target,
-                self.draft,
-                self.settings,
-                rows,
-                processing,
-                generation_config,
-                on_round,
-                past,
-                outputs,
-                known,
-            )
-            call.run()
+            Call(request, known).run()
         if streamer is not None:
             streamer.end()
         self.draft.row_statistics = rows.statistics
@@ -89,7 +89,7 @@ class Engine:
         return outputs.result(rows.output(None if pad is None else int(pad)))
 
 
-def _telling(streamer, on_tokens):
+def _telling(streamer: BaseStreamer | None, on_tokens: OnTokens | None) -> OnTokens | None:
     if streamer is None:
         return on_tokens
 
@@ -101,13 +101,22 @@ def _telling(streamer, on_tokens):
     return tell
 
 
-def _kind(settings: EngineSettings, generation_config) -> tuple:
+def _kind(settings: EngineSettings, generation_config: GenerationConfig) -> tuple:
     """What a chain brings says nothing of what a tree would: calls that are alike in this learn from each other."""
     how = settings.shape, settings.lookup, settings.compile, settings.pack, settings.invariant
     return bool(generation_config.do_sample), draws_nodes(settings, generation_config), *how
 
 
-def generate(target, draft, inputs=None, *, streamer=None, tokenizer=None, stop_strings=None, **kwargs):
+def generate(
+    target: GenerationMixin,
+    draft: LoopDrafter,
+    inputs: Tensor | None = None,
+    *,
+    streamer: BaseStreamer | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    stop_strings: str | list[str] | None = None,
+    **kwargs: Any,
+) -> Tensor | GenerateDecoderOnlyOutput:
     """`target.generate(assistant_model=draft)` with settings of this one call.
 
     Args:

@@ -1,14 +1,16 @@
 """What calls learn for later calls: how far drafts are right, what rounds cost, what was said."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
+from transformers import PreTrainedModel
 
 from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
+from .. drafting.drafter import Drafter  # fmt: skip  # isort: skip
 from .. drafting.lookup import Memory  # fmt: skip  # isort: skip
 from . budget import Budget, Costs  # fmt: skip  # isort: skip
 
@@ -33,7 +35,7 @@ _learnt: WeakKeyDictionary = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def learnt(draft, target, *kind) -> Learnt:
+def learnt(draft: Drafter, target: PreTrainedModel, *kind: Hashable) -> Learnt:
     """What calls of this kind with these models learnt; greedy and sampling, say, are apart, and chains and trees."""
     with _lock:
         if draft not in _learnt:
@@ -45,7 +47,7 @@ def learnt(draft, target, *kind) -> Learnt:
 
 
 @contextmanager
-def borrowed(draft, target, *kind) -> Iterator[Learnt]:
+def borrowed(draft: Drafter, target: PreTrainedModel, *kind: Hashable) -> Iterator[Learnt]:
     """The same for one call alone: a second call at the same time begins with nothing, and what it learns is dropped."""
     kept = learnt(draft, target, *kind)
     mine = kept.taken.acquire(blocking=False)

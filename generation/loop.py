@@ -1,10 +1,17 @@
 """Which loop decodes a call: the engine, or transformers' assisted loop where the engine cannot."""
 
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput, LogitsProcessorList, StoppingCriteriaList
 from transformers.utils import logging
 
 from . assisted_loop import assisted_loop  # fmt: skip  # isort: skip
 from . checks import check_call, obstacle  # fmt: skip  # isort: skip
 from . engine import Engine  # fmt: skip  # isort: skip
+from . loop_drafter import LoopDrafter  # fmt: skip  # isort: skip
+from . request import OnRound, OnTokens  # fmt: skip  # isort: skip
 from . settings import EngineSettings  # fmt: skip  # isort: skip
 
 logger = logging.get_logger(__name__)
@@ -14,18 +21,18 @@ UNUSED = ("tokenizer", "assistant_tokenizer", "inputs_tensor")
 
 
 def decode(
-    target,
-    draft,
-    input_ids,
-    logits_processor,
-    stopping_criteria,
-    generation_config,
+    target: PreTrainedModel,
+    draft: LoopDrafter,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
     settings: EngineSettings,
-    streamer=None,
-    on_tokens=None,
-    on_round=None,
-    **model_kwargs,
-):
+    streamer: BaseStreamer | None = None,
+    on_tokens: OnTokens | None = None,
+    on_round: OnRound | None = None,
+    **model_kwargs: Any,
+) -> Tensor | GenerateDecoderOnlyOutput:
     """Decode by the loop that the settings and the call ask for.
 
     Args:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, PreTrainedConfig
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from . past import Past  # fmt: skip  # isort: skip
@@ -22,7 +23,7 @@ class Outputs:
         config: of the call. past: what it continues. config_of_target: says which layers slide.
     """
 
-    def __init__(self, config, past: Past, config_of_target) -> None:
+    def __init__(self, config: GenerationConfig, past: Past, config_of_target: PreTrainedConfig) -> None:
         rows, wanted = len(past.mask), bool(config.return_dict_in_generate)
         self.past, self.returns = past, wanted
         self.scores = _empty(rows, wanted and config.output_scores)
@@ -150,7 +151,7 @@ class Outputs:
         return attention[..., -(min(keys - queries, self.window - 1) + queries) :]
 
 
-def layer_kinds(config) -> list[str]:
+def layer_kinds(config: PreTrainedConfig) -> list[str]:
     """Of each layer of a target: "full_attention", "sliding_attention" or another."""
     window = getattr(config, "sliding_window", None)
     usual = "sliding_attention" if window else "full_attention"

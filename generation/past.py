@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+)
 
 from .. verification.cache import RowCache  # fmt: skip  # isort: skip
 
@@ -39,7 +47,7 @@ class Past:
     outside: int
 
     @classmethod
-    def of(cls, input_ids: Tensor, generation_config, model_kwargs: dict) -> "Past":
+    def of(cls, input_ids: Tensor, generation_config: GenerationConfig, model_kwargs: dict) -> "Past":
         """Read off what `generate` hands to a loop.
 
         Raises:
@@ -94,7 +102,7 @@ class Past:
                 self._load_layer(source, layer, lengths)
         own.lengths = lengths
 
-    def _load_layer(self, source, layer, lengths: list[int]) -> None:
+    def _load_layer(self, source: CacheLayerMixin, layer: CacheLayerMixin, lengths: list[int]) -> None:
         # a sliding layer holds the last columns only
         first = max(self.cached - source.keys.shape[2], 0)
         keys, values = (part[:, :, : self.cached - first] for part in (source.keys, source.values))
@@ -133,7 +141,7 @@ class Past:
         return out
 
 
-def read_last(target, parts: Parts, token: Tensor) -> Parts:
+def read_last(target: PreTrainedModel, parts: Parts, token: Tensor) -> Parts:
     """What a row has read, and its last token.
 
     Plain `generate` goes on over all rows until the last has ended, and so reads the last token of every other.

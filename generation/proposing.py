@@ -9,6 +9,10 @@ from .. drafting.drafter import Picking, Wanted  # fmt: skip  # isort: skip
 from .. drafting.lookup import Lookup, merge  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal, Tree  # fmt: skip  # isort: skip
 from . budget import Budget, Choice  # fmt: skip  # isort: skip
+from . learnt import Learnt  # fmt: skip  # isort: skip
+from . opening import Sides  # fmt: skip  # isort: skip
+from . sequences import Rows  # fmt: skip  # isort: skip
+from . settings import EngineSettings  # fmt: skip  # isort: skip
 
 LEAST = 0.005  # reach below which a node is not worth its bookkeeping, whatever it costs
 WIDEST = 32  # nodes that the automatic budget asks the drafter for
@@ -18,23 +22,26 @@ class Proposer:
     """Decides what is put to the target, and learns from what came of it.
 
     Args:
-        call: the `engine.Call`. picking: how the drafter picks. limit: nodes that the caller allows, None says nothing.
+        settings: of the call. rows: its texts. sides: its models. learnt: what calls of this kind know, and are told. picking: how the
+            drafter picks. limit: nodes that the caller allows, None says nothing.
     """
 
-    def __init__(self, call, picking: Picking, limit: int | None) -> None:
-        self.call, self.picking, settings = call, picking, call.settings
-        self.auto = settings.budget == "auto" and call.timed
-        untimed = call.max_depth if settings.budget == "auto" else settings.budget
+    def __init__(
+        self, settings: EngineSettings, rows: Rows, sides: Sides, learnt: Learnt, picking: Picking, limit: int | None
+    ) -> None:
+        self.rows, self.session, self.learnt, self.picking = rows, sides.session, learnt, picking
+        self.auto = settings.budget == "auto" and sides.timed
+        untimed = sides.deepest if isinstance(settings.budget, str) else settings.budget
         most = WIDEST if self.auto else untimed
         self.most = most if limit is None else min(most, limit)
         self.least = LEAST if self.auto else 0.0  # a fixed budget is spent
-        tree = settings.shape == "tree" or settings.shape == "auto" and call.target.device.type == "cpu"
-        self.chain = not tree or call.graphs is not None
+        tree = settings.shape == "tree" or settings.shape == "auto" and sides.target.device.type == "cpu"
+        self.chain = not tree or sides.graphs is not None
         # its branches make trees, which never ran elsewhere
-        branches = call.target.device.type == "cpu" or settings.shape == "tree"
-        self.looks = settings.lookup and branches and call.graphs is None and self.most > 0
+        branches = sides.target.device.type == "cpu" or settings.shape == "tree"
+        self.looks = settings.lookup and branches and sides.graphs is None and self.most > 0
         self.drafter = self.most > 0  # whether it is ever asked
-        self.memory = call.learnt.memory
+        self.memory = learnt.memory
         self.memory.hold(settings.lookup_memory)
         self.lookups: dict[int, Lookup] = {}
         self.candidates: list[Tree] = []
@@ -42,11 +49,11 @@ class Proposer:
 
     @property
     def calibration(self) -> Calibration:
-        return self.call.learnt.calibration
+        return self.learnt.calibration
 
     @property
     def budget(self) -> Budget:
-        return self.call.learnt.budget(len(self.call.rows.alive))
+        return self.learnt.budget(len(self.rows.alive))
 
     def propose(self, anchors: Tensor, depths: list[int]) -> Proposal:
         """Trees below the anchors [R, 1], no deeper than each row has room for."""
@@ -82,7 +89,7 @@ class Proposer:
         """The likeliest nodes, then the best of them and lookup's."""
         began = time.perf_counter()
         wanted = Wanted(most, depths, floor, self.chain, self.calibration)
-        proposal = self.call.session.propose(anchors, wanted, self.picking)
+        proposal = self.session.propose(anchors, wanted, self.picking)
         trees = zip(proposal.trees, self.candidates, strict=True)
         self.candidates = [merge(own, found) if found.tokens else own for own, found in trees]
         most = self._size(_falling(self.candidates), time.perf_counter() - began, most)
@@ -102,7 +109,7 @@ class Proposer:
             return drawn
 
         wanted = Wanted(most, depths, floor, self.chain, self.calibration, cut)
-        proposal = self.call.session.propose(anchors, wanted, self.picking)
+        proposal = self.session.propose(anchors, wanted, self.picking)
         self.budget.took(time.perf_counter() - began)
         if not looked:  # a chain of one launch asks nobody
             cut([tree.reach for tree in proposal.trees])
@@ -121,7 +128,7 @@ class Proposer:
         return choice.nodes
 
     def _found(self, depths: list[int]) -> list[Tree]:
-        rows, trees = self.call.rows, []
+        rows, trees = self.rows, list[Tree]()
         for row, depth in zip(rows.alive, depths, strict=True):
             if row not in self.lookups:
                 start = rows.input_ids.shape[1]
@@ -137,7 +144,7 @@ class Proposer:
         Args:
             said: tokens of each row, the one that follows the path included.
         """
-        for row, tokens in zip(self.call.rows.alive, said, strict=True):
+        for row, tokens in zip(self.rows.alive, said, strict=True):
             if row in self.lookups:
                 self.lookups[row].say(tokens)
         for tree, path, tokens in zip(self.candidates, paths, said, strict=True):
@@ -163,7 +170,7 @@ class Proposer:
 
     def remember(self) -> None:
         """The texts are over."""
-        rows = self.call.rows
+        rows = self.rows
         start = rows.input_ids.shape[1]
         for row, prompt in enumerate(rows.prompts):
             self.memory.add(prompt.tolist() + rows.text[row, start : rows.ends[row]].tolist())

@@ -1,6 +1,7 @@
 """How a call decodes."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from .. verification.accept import RULES  # fmt: skip  # isort: skip
 
@@ -10,7 +11,7 @@ DRAWS = ("shared", "sampled")
 LOOPS = ("auto", "engine", "transformers")
 
 
-def _whole(value, least: int) -> bool:
+def _whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -42,7 +43,7 @@ class EngineSettings:
     """
 
     loop: str = "auto"
-    budget: int | str = "auto"
+    budget: int | Literal["auto"] = "auto"
     shape: str = "auto"
     lookup: bool = True
     lookup_memory: int = 0
@@ -52,7 +53,7 @@ class EngineSettings:
     prefill_chunk: int = 512
     candidate_pool: int = 1024
     compile: bool = False
-    graphs: bool | str = "auto"
+    graphs: bool | Literal["auto"] = "auto"
     pack: bool = True
     invariant: bool = True
 

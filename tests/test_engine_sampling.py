@@ -15,7 +15,7 @@ from domino.drafting import domino as drafting
 from domino.drafting import sampled as drawing
 from domino.drafting.proposal import Sampled
 from domino.generation import budget, learnt
-from domino.generation.call import draws_nodes
+from domino.generation.choosing import draws_nodes
 from domino.generation.settings import EngineSettings
 from domino.verification import accept, verdict
 from tiny import make_draft, make_target

@@ -77,7 +77,13 @@ def test_every_signature_is_typed(part):
     for file in sorted((ROOT / part).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                each = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+                each = [
+                    *node.args.posonlyargs,
+                    *node.args.args,
+                    *node.args.kwonlyargs,
+                    node.args.vararg,
+                    node.args.kwarg,
+                ]
                 bare = [arg.arg for arg in each if arg and arg.annotation is None and arg.arg not in ("self", "cls")]
                 assert not bare, f"{file}:{node.lineno}: {node.name} takes {', '.join(bare)} of no type"
                 assert node.returns is not None, f"{file}:{node.lineno}: {node.name} returns no type"

@@ -32,7 +32,9 @@ def test_beams_and_modes():
 
 def test_a_custom_loop_does_not_speculate_as_transformers_does():
     target, draft = make_target(), make_draft()
-    with pytest.raises(ValueError, match="custom_generate=draft.decode drafts with the head, got speculation_type='dflash'"):
+    with pytest.raises(
+        ValueError, match="custom_generate=draft.decode drafts with the head, got speculation_type='dflash'"
+    ):
         target.generate(PROMPT, custom_generate=draft.decode, speculation_type="dflash", max_new_tokens=4)
 
 

@@ -1,11 +1,12 @@
 """The target's side of the engine: prefill and verify over rows of different lengths."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from . features import feature_entries, feature_states  # fmt: skip  # isort: skip
 from .. drafting.proposal import Proposal  # fmt: skip  # isort: skip
@@ -16,6 +17,11 @@ from . cache import RowCache  # fmt: skip  # isort: skip
 from . mask import Tail, causal_mask, tree_mask  # fmt: skip  # isort: skip
 
 FEW = 64  # tokens of a verification, at most, whose mask is cut out of a triangle that stays
+
+Masks = (
+    Tensor | dict[str, Tensor] | None
+)  # ready, for all layers or for each kind; None: transformers' own shortcut is right
+M = TypeVar("M", bound=PreTrainedModel)
 
 
 class RowTarget:
@@ -31,7 +37,7 @@ class RowTarget:
 
     def __init__(
         self,
-        target,
+        target: PreTrainedModel,
         layer_ids: list[int],
         rows: int,
         longest: int,
@@ -64,7 +70,7 @@ class RowTarget:
         self.mixed = "sliding_attention" in kinds
         self.window = window if self.mixed or not hasattr(self.config, "layer_types") else None
 
-    def prefill(self, prompts: list[Tensor]):
+    def prefill(self, prompts: list[Tensor]) -> Iterator[tuple[Tensor, dict[int, Tensor]]]:
         """Read the prompts, a chunk at a time, behind what the cache holds.
 
         Args:
@@ -83,7 +89,8 @@ class RowTarget:
             self.cache.lengths = [read + start for read in before]
             # nobody ends here: one position, since 0 would mean all of them
             wanted = torch.tensor(last or [0], device=self.device)
-            logits, features = self._forward(self.target, part, *self._place(part.shape[1]), logits_to_keep=wanted)
+            positions, masks = self._place(part.shape[1])
+            logits, features = self._forward(self.target, part, positions, masks, wanted)
             yield features, {row: logits[row, last.index(lengths[row] - 1 - start)] for row in ending}
         self.cache.lengths = [read + length for read, length in zip(before, lengths, strict=True)]
 
@@ -118,13 +125,13 @@ class RowTarget:
         """Of what was verified last, every row keeps its anchor and these nodes, from the anchor down."""
         self.cache.commit([[node + 1 for node in path] for path in paths])
 
-    def _place(self, tokens: int):
+    def _place(self, tokens: int) -> tuple[Tensor, Masks]:
         """Say where the next tokens go; returns their positions [R, tokens] and masks."""
         self.cache.place(tokens, self.device)
         positions = self._positions(tokens)
         return positions, self._masks(positions)
 
-    def _place_trees(self, proposal: Proposal):
+    def _place_trees(self, proposal: Proposal) -> tuple[Tensor, Masks]:
         """The same for trees: a node's position is its depth behind the text, its slot its number."""
         depths, ancestors, lengths = proposal.depths(), proposal.ancestors(), self.cache.lengths
         if self.invariant:
@@ -137,7 +144,7 @@ class RowTarget:
 
         return positions.clamp(max=self.longest - 1), self._of_each_kind(masked)
 
-    def _place_apart(self, values: TreeValues, depths: np.ndarray):
+    def _place_apart(self, values: TreeValues, depths: np.ndarray) -> tuple[Tensor, Masks]:
         """The same where branches are summed apart. The masks go by position, as those of chains, and carry the values' places."""
         self.cache.place(depths.shape[1], self.device, least=values.end)
         positions = torch.from_numpy(np.array(self.cache.lengths)[:, None] + depths).to(self.device)
@@ -146,13 +153,20 @@ class RowTarget:
             mask.__dict__[TREE] = values
         return positions.clamp(max=self.longest - 1), masks
 
-    def _of_each_kind(self, masked: Callable[[int | None], Tensor]):
+    def _of_each_kind(self, masked: Callable[[int | None], Tensor]) -> Tensor | dict[str, Tensor]:
         """One mask for all layers, or one for each kind; `masked` makes that of a window, None is full attention."""
         if not self.mixed:
             return masked(self.window)
         return {"full_attention": masked(None), "sliding_attention": masked(self.window)}
 
-    def _forward(self, run, ids: Tensor, positions: Tensor, masks, logits_to_keep=0) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self,
+        run: Callable[..., Any],
+        ids: Tensor,
+        positions: Tensor,
+        masks: Masks,
+        logits_to_keep: int | Tensor = 0,
+    ) -> tuple[Tensor, Tensor]:
         out = run(
             input_ids=ids,
             attention_mask=masks,
@@ -176,7 +190,7 @@ class RowTarget:
             positions = torch.tensor(lengths, device=self.device)[:, None] + torch.arange(tokens, device=self.device)
         return positions if max(lengths) + tokens <= self.longest else positions.clamp(max=self.longest - 1)
 
-    def _masks(self, positions: Tensor):
+    def _masks(self, positions: Tensor) -> Masks:
         """A ready mask, or one for each kind of layer; None where transformers' own shortcut for plain causal is right."""
         rows, tokens = positions.shape
         if self.invariant:
@@ -202,7 +216,7 @@ class RowTarget:
         )
 
 
-def compile_forward(model):
+def compile_forward(model: M) -> M:
     """A view of a model that shares everything but its forward, which is `torch.compile`d for all lengths; hooks stay outside of it.
 
     torch keeps the program with the model's code, so that asking again costs nothing. On a CPU the weights are packed once for

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import CandidateGenerator, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from .. drafting.calibration import Calibration  # fmt: skip  # isort: skip
 from .. drafting.domino import DraftContext  # fmt: skip  # isort: skip
@@ -92,7 +92,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         self,
         input_ids: Tensor,
         model_kwargs: dict[str, Any],
-        model_outputs: ModelOutput,
+        model_outputs: CausalLMOutputWithPast,
         is_first_iteration: bool,
         n_last_matches: int,
         **kwargs: Any,
@@ -129,7 +129,7 @@ class DominoCandidateGenerator(CandidateGenerator):
             self.statistics.accepted.append(int(num_matches))
 
     def _features(
-        self, outputs: ModelOutput, input_ids: Tensor, model_kwargs: dict, kept: int | None
+        self, outputs: CausalLMOutputWithPast, input_ids: Tensor, model_kwargs: dict, kept: int | None
     ) -> tuple[Tensor, Tensor]:
         """Features [1, n, F * hidden] of the newly verified tokens and their positions [1, n], padding left out.
 

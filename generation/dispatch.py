@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.configuration_utils import GenerationMode
 
 from . assisted_loop import MARK, original  # fmt: skip  # isort: skip
@@ -55,7 +54,7 @@ def install() -> None:
     @functools.wraps(assisted)
     def _assisted_decoding(
         self: PreTrainedModel, input_ids: Tensor, *args: Any, assistant_model: Any = None, **kwargs: Any
-    ) -> Tensor | GenerateDecoderOnlyOutput:
+    ) -> Any:
         speculation = getattr(kwargs.get("generation_config"), "speculation_type", None)
         if speculation is not None or not _is_ours(assistant_model):
             return assisted(self, input_ids, *args, assistant_model=assistant_model, **kwargs)

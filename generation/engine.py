@@ -116,7 +116,7 @@ def generate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
     **kwargs: Any,
-) -> Tensor | GenerateDecoderOnlyOutput:
+) -> Any:  # what transformers says of `generate` is wider: encoders, beams
     """`target.generate(assistant_model=draft)` with settings of this one call.
 
     Args:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from domino.generation import call
+from domino.generation import choosing
 from domino.generation.noise import Noise
 from oracles import oracle, told
 from tiny import VOCAB, make_draft, make_target
@@ -66,10 +66,10 @@ def test_a_token_drawn_with_another_steps_numbers_is_caught(target, monkeypatch)
     """What follows a kept node is drawn with the numbers of the node's own step: the law of one token is right, the text is not."""
 
     def shifted(logits, proposal, draw):
-        return call_own(logits, proposal, lambda row, depth, law: draw(row, max(depth - 1, 0), law))
+        return own(logits, proposal, lambda row, depth, law: draw(row, max(depth - 1, 0), law))
 
-    call_own = call.accept_shared
-    monkeypatch.setattr(call, "accept_shared", shifted)
+    own = choosing.accept_shared
+    monkeypatch.setattr(choosing, "accept_shared", shifted)
     draft, differs = oracle("right"), 0
     for seed in range(6):
         try:

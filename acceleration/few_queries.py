@@ -30,8 +30,8 @@ def few_queries(module, query: Tensor, key: Tensor, value: Tensor, attention_mas
     """
     rows, heads, n, width = query.shape
     groups = heads // key.shape[1]
-    plain = attention_mask is None or attention_mask.shape[1:3] != (1, n) or kwargs.get("position_bias") is not None
-    if plain or n > FEW or kwargs.get("softcap") is not None:
+    odd = kwargs.get("position_bias") is not None or kwargs.get("softcap") is not None
+    if attention_mask is None or attention_mask.shape[1:3] != (1, n) or n > FEW or odd:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     out = F.scaled_dot_product_attention(
         query if groups == 1 else query.reshape(rows, key.shape[1], groups * n, width),

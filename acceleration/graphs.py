@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from .. devices.gate import check, verdict  # fmt: skip  # isort: skip
 from .. devices.verdict import Verdict  # fmt: skip  # isort: skip
@@ -25,7 +26,9 @@ logger = logging.getLogger(__name__)
 _unfit: WeakSet[nn.Module] = WeakSet()  # targets of which a recording failed
 
 
-def graphs_for(setting: bool | Literal["auto"], fits: bool, target: nn.Module, draft: nn.Module) -> "Graphs | None":
+def graphs_for(
+    setting: bool | Literal["auto"], fits: bool, target: PreTrainedModel, draft: PreTrainedModel
+) -> "Graphs | None":
     """What records this call's work, or None where it is run.
 
     Args:

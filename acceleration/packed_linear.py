@@ -5,7 +5,7 @@ the matrix units get more to do in each.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class LimitedLinear(nn.Linear):
     limits: RowLimits | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        own = self._parameters
+        own: dict[str, Any] = self._parameters  # neither is None but the bias
         return within(self.limits, lambda part: F.linear(part, own["weight"], own["bias"]), x)
 
 

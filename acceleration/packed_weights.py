@@ -7,7 +7,7 @@ A round reads every weight for a handful of tokens. oneDNN rearranges a weight o
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +25,7 @@ Group = tuple[nn.Linear, ...]  # layers packed together
 _known: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def can_pack(module: nn.Module) -> bool:
+def can_pack(module: nn.Module | None) -> TypeGuard[nn.Linear]:
     """Plain `nn.Linear` in bfloat16 on a CPU whose weight is a plain parameter that nothing changes on the way."""
     if type(module) is not nn.Linear or "forward" in module.__dict__ or module._forward_pre_hooks:
         return False

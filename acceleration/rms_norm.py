@@ -46,7 +46,7 @@ def rms_norms(model: nn.Module) -> dict[nn.Module, tuple[type[nn.Module], dict[s
     return {
         module: (ShortRMSNorm, {"usual": type(module), "weight_from": module.weight})
         for module in model.modules()
-        if _is_usual(module) and _same(module.weight.shape[0], module.variance_epsilon)
+        if _is_usual(module) and _same(module.get_parameter("weight").shape[0], module.variance_epsilon)
     }
 
 

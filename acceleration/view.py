@@ -11,10 +11,11 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -31,6 +32,7 @@ Exchanged = dict[
     nn.Module, tuple[type[nn.Module], dict[str, Any]]
 ]  # module -> class of its view and what that has besides
 
+M = TypeVar("M", bound=PreTrainedModel)
 KEPT = "_domino_views"  # attribute of a model: its views
 _building = RLock()
 
@@ -54,7 +56,7 @@ class Views(dict[Any, Kept]):
         return dict, ()
 
 
-def decoding_view(model: nn.Module, packs: bool, invariant: bool = False) -> nn.Module:
+def decoding_view(model: M, packs: bool, invariant: bool = False) -> M:
     """The view of a model on a CPU; any other model as it is, and one with layers compiled in place, which call themselves.
 
     It is made once and kept until something of the model is another (`structure.py`, `watched.py`). Calls of several threads share
@@ -71,9 +73,9 @@ def decoding_view(model: nn.Module, packs: bool, invariant: bool = False) -> nn.
     key = packs, _sdpa_is_usual(), torch.get_num_threads() if invariant else None
     known = _views(model).get(key)
     if known is not None and known.holds(model):
-        return known.view
+        return cast(M, known.view)  # of the model's own class, or of one below it
     with _building:
-        return _made(model, key)
+        return cast(M, _made(model, key))
 
 
 def _views(model: nn.Module) -> Views:
@@ -142,7 +144,7 @@ def regroups(model: nn.Module) -> bool:
 
 
 def _sdpa_is_usual() -> bool:
-    return ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None) is sdpa_attention_forward
+    return ALL_ATTENTION_FUNCTIONS.get("sdpa") is sdpa_attention_forward
 
 
 @cache

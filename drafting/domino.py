@@ -24,6 +24,7 @@ from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
 from . tree import best_first  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
 from .. verification.cache import RowCache  # fmt: skip  # isort: skip
+from .. verification.target import home_of  # fmt: skip  # isort: skip
 
 SINK = 4  # first tokens a windowed context keeps: attention leans on them whatever they say
 
@@ -72,8 +73,7 @@ class DominoSession:
     ) -> None:
         self.draft, self.config, self.window, self.pool = draft, draft.config, window, pool
         self.embedding, self.head = target.get_input_embeddings(), target.get_output_embeddings()
-        home = self.embedding.weight.device
-        self.home, self.dtype = device if home.type == "meta" else home, target.dtype
+        self.home, self.dtype = home_of(target, device), target.dtype
         self.graphs, fixed = graphs, run is not None or graphs is not None
         fresh = DraftContext(self.config.num_hidden_layers, rows, indexed=fixed, bucket=BUCKET if graphs else 1)
         fresh.window = window
@@ -248,7 +248,7 @@ class DominoSession:
         column, place = torch.arange(columns, device=device), torch.arange(width, device=device)
         positions = self._ahead(torch.cat([before + column, before + new + place], dim=1))
         if self.window is not None:
-            return positions, self._ready(self._place_in_window(before, new, column, width), width)
+            return positions, self._ready(self._place_in_window(before, new, column, width, self.window), width)
         self.cache.place(columns + width, device)
         slot = torch.arange(self.cache.visible, device=device)
         block = before + columns
@@ -259,17 +259,15 @@ class DominoSession:
         gaps = self.cache.gaps
         return slots + torch.tensor(gaps, device=self.device)[:, None] if any(gaps) else slots
 
-    def _place_in_window(self, before: Tensor, new: Tensor, column: Tensor, width: int) -> Tensor:
+    def _place_in_window(self, before: Tensor, new: Tensor, column: Tensor, width: int, window: int) -> Tensor:
         """Slots 0 … S-1 keep the first tokens, S … S+W-1 are a ring of the last W, then come the block and one for waste.
 
         Token t >= S lies in slot S + (t - S) mod W. With S = 4, W = 8, tokens 4 … 11 fill slots 4 … 11 and token 12 takes slot 4.
         """
-        ring, total = SINK + self.window, before + new
+        ring, total = SINK + window, before + new
         token = before + column
-        slots = torch.where(token < SINK, token, SINK + (token - SINK) % self.window)
-        kept = (column < new) & (
-            (token < SINK) | (token >= total - self.window)
-        )  # the rest would be overwritten anyway
+        slots = torch.where(token < SINK, token, SINK + (token - SINK) % window)
+        kept = (column < new) & ((token < SINK) | (token >= total - window))  # the rest would be overwritten anyway
         slots = torch.where(kept, slots, ring + width)
         block = (ring + torch.arange(width, device=before.device)).expand(len(before), -1)
         self.cache.place_at(torch.cat([slots, block], dim=1), ring + width + 1)

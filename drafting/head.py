@@ -125,7 +125,9 @@ class BlockHead:
     ) -> None:
         self.weights, self.embed = weights, embed
         self.vocab, self.drafts = base_logits.shape[-1], hidden.shape[1]
-        self.z, self.w2, self.ids, self.base = weights.w_z(hidden), weights.w2, None, base_logits
+        self.z, self.base = weights.w_z(hidden), base_logits
+        self.w2: Tensor = weights.w2
+        self.ids: Tensor | None = None
         if 0 < pool < self.vocab:
             # sorted, so that of equal logits the lowest token comes first, as over the vocabulary
             self.ids = candidate_pool(base_logits, pool).sort(dim=-1).values

@@ -82,7 +82,9 @@ def best_first(
     Worked example, B = 3: the anchor's children have chances .6 and .3, those of the first .5 and .4, of the second .9: reaches are .6,
     .3 | .3, .24 | .27. The tree is .6, .3 and the first's child of .3: of equal reach the shallower node goes first.
     """
-    ledger, reach, name, said = None, None, None, 0
+    ledger: _Ledger | None = None
+    reach: Tensor | None = None
+    name, said = torch.empty(0), 0
     for depth in range(1, min(depths, nodes) + 1):
         chance, token, cell = frontier.children(depth, min(nodes - depth + 1, branch or nodes))
         (lanes, children), device = chance.shape[1:], chance.device
@@ -105,6 +107,7 @@ def best_first(
         lane = _take(new.facts, place)
         name = lane[..., NAME]
         frontier.advance(place // children, lane[..., TOKEN])
+    assert ledger is not None  # there is one depth, at least
     return _on_the_host(ledger, floor)
 
 

@@ -84,9 +84,11 @@ def _prepare_inputs(
 
     Plain decoding cuts it in its prefill; the assisted loop of transformers 5.17 … 5.23 reads the whole conversation again.
     """
-    if is_first_iteration and next_sequence_length is None and past_key_values.get_seq_length() > 0:
-        next_sequence_length = input_ids.shape[1] - past_key_values.get_seq_length()
-    return target.prepare_inputs_for_generation(
+    model: Any = target  # transformers' type of a model that generates is its own
+    cached = 0 if past_key_values is None else past_key_values.get_seq_length()
+    if is_first_iteration and next_sequence_length is None and cached > 0:
+        next_sequence_length = input_ids.shape[1] - cached
+    return model.prepare_inputs_for_generation(
         input_ids,
         next_sequence_length=next_sequence_length,
         past_key_values=past_key_values,

@@ -1,6 +1,6 @@
 """The drafting side of transformers' assisted decoding."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         }
 
     @torch.no_grad()
-    def get_candidates(
+    def get_candidates(  # type: ignore[override]  # all that the loop hands over by name is named
         self,
         input_ids: Tensor,
         model_kwargs: dict[str, Any],
@@ -138,6 +138,7 @@ class DominoCandidateGenerator(CandidateGenerator):
         anchor, so input_ids has 9 columns and the features' columns are 9 - 1 - 2 … 9 - 1.
         """
         layers = self.target.config.get_text_config().num_hidden_layers
+        assert outputs.hidden_states is not None  # they were asked for: `model_kwargs_overrides`
         states = feature_states(outputs.hidden_states, self.config.target_layer_ids, layers)
         kept = states[0].shape[1] if kept is None else kept
         features = torch.cat([s[:, :kept].to(self.draft.device, self.draft.dtype) for s in states], dim=-1)
@@ -179,7 +180,8 @@ class DominoCandidateGenerator(CandidateGenerator):
     def _process(self, logits: Tensor, paths: list[list[list[int] | None]]) -> Tensor:
         """Processed logits [1, W, vocab], each after its path."""
         ids = [torch.cat([self.text[0], self.text.new_tensor(path)])[None] for path in paths[0]]
-        each = [self.logits_processor(text, logits[:, at]) for at, text in enumerate(ids)]
+        # LongTensor is transformers' name for a tensor of int64
+        each = [self.logits_processor(cast(torch.LongTensor, text), logits[:, at]) for at, text in enumerate(ids)]
         return torch.stack(each, dim=1)
 
     def _until_end(self, input_ids: Tensor, drafts: Tensor) -> int:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -50,7 +51,8 @@ def check_target(draft: Drafter, target: PreTrainedModel) -> None:
     _check_whole(draft)
     if target.get_output_embeddings() is None:
         raise ValueError(f"A Domino drafter needs a target with a language-model head, got {name}.")
-    rows = target.get_input_embeddings().weight.shape[0]
+    embedding: Any = target.get_input_embeddings()  # a module, for transformers
+    rows = embedding.weight.shape[0]
     if draft.config.mask_token_id >= rows:
         raise ValueError(
             f"The drafter's mask_token_id is {draft.config.mask_token_id}, but the embedding of {name} has {rows} rows."

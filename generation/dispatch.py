@@ -28,7 +28,8 @@ def _is_ours(assistant: Any) -> bool:
 
 def install() -> None:
     """Wrap the two methods, once."""
-    validate, assisted = GenerationMixin._validate_generation_mode, GenerationMixin._assisted_decoding
+    validate: Callable[..., Any] = GenerationMixin._validate_generation_mode
+    assisted: Callable[..., Any] = GenerationMixin._assisted_decoding
     if hasattr(assisted, MARK):
         return
 
@@ -39,7 +40,7 @@ def install() -> None:
         generation_config: GenerationConfig,
         generation_mode_kwargs: dict[str, Any],
     ) -> None:
-        assistant = generation_mode_kwargs.get("assistant_model")
+        assistant: Any = generation_mode_kwargs.get("assistant_model")
         if not _is_ours(assistant):
             return validate(self, generation_mode, generation_config, generation_mode_kwargs)
         check_mode(generation_config)

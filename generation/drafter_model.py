@@ -181,18 +181,19 @@ class DrafterModel(PreTrainedModel):
         kwargs.setdefault("key_mapping", WEIGHT_ALIASES)
         kwargs["ignore_mismatched_sizes"] = True  # so that they are reported below, by name
         try:
-            model, info = super().from_pretrained(
+            loaded: Any = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
             )
         except SafetensorError as error:
             raise ValueError(
                 f"The weights in {str(pretrained_model_name_or_path)!r} are damaged or truncated ({error}): fetch them again."
             ) from error
+        model, info = loaded  # as it is with output_loading_info
         absent, unknown = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
         misshapen = sorted(key for key, *_ in info["mismatched_keys"])
         if absent or unknown or misshapen:
             raise ValueError(
-                f"The weights in {str(pretrained_model_name_or_path)!r} are not those of this {cls.config_class.model_type} drafter. "
+                f"The weights in {str(pretrained_model_name_or_path)!r} are not those of this {model.config.model_type} drafter. "
                 f"Absent: {absent or 'none'}. Unknown: {unknown or 'none'}. Of another shape: {misshapen or 'none'}."
             )
         return (model, info) if output_loading_info else model

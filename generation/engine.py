@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import (
     BaseStreamer,
     GenerateDecoderOnlyOutput,
@@ -108,7 +108,7 @@ def _kind(settings: EngineSettings, generation_config: GenerationConfig) -> tupl
 
 
 def generate(
-    target: GenerationMixin,
+    target: PreTrainedModel,
     draft: LoopDrafter,
     inputs: Tensor | None = None,
     *,
@@ -130,8 +130,11 @@ def generate(
     if stop_strings is None and config is not None and config.stop_strings is not None:
         stop_strings, kwargs["generation_config"] = config.stop_strings, copy.deepcopy(config)
         kwargs["generation_config"].stop_strings = None
+    if stop_strings is not None and tokenizer is None:
+        raise ValueError("stop_strings are found by their tokens: pass tokenizer=, too.")
     if stop_strings is not None:  # transformers gives a custom loop no tokenizer, so the criterion is built here
         criteria = StoppingCriteriaList(kwargs.pop("stopping_criteria", None) or [])
         criteria.append(StopStringCriteria(stop_strings=stop_strings, tokenizer=tokenizer))
         kwargs["stopping_criteria"] = criteria
-    return target.generate(inputs, custom_generate=draft.decode, drafter_streamer=streamer, **kwargs)
+    model: Any = target  # transformers' type of a model that generates is its own
+    return model.generate(inputs, custom_generate=draft.decode, drafter_streamer=streamer, **kwargs)

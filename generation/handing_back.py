@@ -1,5 +1,7 @@
 """What a call leaves in the caller's cache: keys and values of what was read, and with them what the drafter made of it."""
 
+from transformers import Cache
+
 from . opening import Sides  # fmt: skip  # isort: skip
 from . past import Parts, read_last  # fmt: skip  # isort: skip
 from . request import Request  # fmt: skip  # isort: skip
@@ -15,20 +17,20 @@ class HandingBack:
     def __init__(self, request: Request, sides: Sides) -> None:
         self.request, self.sides = request, sides
         cache = request.past.cache
-        # a cache that the caller will see
-        self.wanted = cache is not None and (request.outputs.returns or getattr(cache, "_is_user_defined", False))
+        seen = request.outputs.returns or getattr(cache, "_is_user_defined", False)
+        self.cache = cache if seen else None  # one that the caller will see
         self.gone: dict[int, Parts] = {}  # keys and values of rows that have left
 
     def leave(self, before: list[int], stay: list[int]) -> None:
         """Of the rows that were living, those at the places `stay` stay."""
-        if not self.wanted:
+        if self.cache is None:
             return
         for place in set(range(len(before))) - set(stay):
             self.gone[before[place]] = self.sides.target.cache.row(place, self._read_of(before[place]))
 
     def finish(self, drafted: bool) -> None:
         """All rows have left: the caller's cache gets what was read. drafted: whether the drafter has read along."""
-        if not self.wanted:
+        if self.cache is None:
             return
         rows, past, target = self.request.rows, self.request.past, self.sides.target
         for row, end in enumerate(rows.ends):
@@ -37,16 +39,16 @@ class HandingBack:
                 self.gone[row] = read_last(target.target, self.gone[row], last)
         past.give_back([self.gone[row] for row in sorted(self.gone)], past.outside + max(rows.ends) - 1)
         if len(self.gone) == 1 and drafted:
-            self._keep_context()
+            self._keep_context(self.cache)
 
-    def _keep_context(self) -> None:
+    def _keep_context(self, cache: Cache) -> None:
         """The drafter's context rides on the caller's cache."""
         rows, past, session = self.request.rows, self.request.past, self.sides.session
         session.flush()
         context, read = session.cache, self._read_of(0)
         context.lengths = [min(context.lengths[0], read - context.gaps[0])]
         context.verified_ids = None if past.outside else rows.text[:, : rows.ends[0] - 1]
-        self.request.draft.keep_context(past.cache, context)
+        self.request.draft.keep_context(cache, context)
 
     def _read_of(self, row: int) -> int:
         """Tokens of a row that plain `generate` would have read: all but the last."""

@@ -1,6 +1,6 @@
 """What a call returns besides its texts: scores, logits, hidden states, attentions, one entry a new token as plain `generate` has it."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ class Outputs:
         if not self.returns:
             return sequences
         return GenerateDecoderOnlyOutput(
-            sequences=sequences,
+            sequences=cast(torch.LongTensor, sequences),  # transformers' name for a tensor of int64
             scores=_first_of_each(_together(self.scores)),
             logits=_first_of_each(_together(self.logits)),
             hidden_states=self._hidden_states(),
@@ -147,6 +147,7 @@ class Outputs:
         """A sliding layer of plain `generate` has the columns its cache still held: window - 1, and those just read."""
         if self.kinds[index] != "sliding_attention":
             return attention
+        assert self.window is not None  # of every sliding layer
         queries, keys = attention.shape[2:]
         return attention[..., -(min(keys - queries, self.window - 1) + queries) :]
 

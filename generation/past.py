@@ -18,7 +18,7 @@ from transformers.cache_utils import (
     StaticLayer,
 )
 
-from .. verification.cache import RowCache  # fmt: skip  # isort: skip
+from .. verification.cache import RowCache, RowLayer  # fmt: skip  # isort: skip
 
 READABLE = (DynamicLayer, DynamicSlidingWindowLayer, StaticLayer)  # layers whose content we know how to read
 
@@ -93,16 +93,17 @@ class Past:
 
     def load(self, own: RowCache) -> None:
         """Copy what the caller's cache holds into ours."""
-        if self.cached == 0:
+        if self.cache is None or self.cached == 0:
             return
         lengths = self.lengths
         own.reserve(max(lengths))
         for source, layer in zip(self.cache.layers, own.layers, strict=False):
-            if source.is_initialized:
+            if isinstance(source, READABLE) and source.is_initialized:
                 self._load_layer(source, layer, lengths)
         own.lengths = lengths
 
-    def _load_layer(self, source: CacheLayerMixin, layer: CacheLayerMixin, lengths: list[int]) -> None:
+    def _load_layer(self, source: CacheLayerMixin, layer: RowLayer, lengths: list[int]) -> None:
+        assert source.keys is not None and source.values is not None  # as it is initialised
         # a sliding layer holds the last columns only
         first = max(self.cached - source.keys.shape[2], 0)
         keys, values = (part[:, :, : self.cached - first] for part in (source.keys, source.values))
@@ -112,10 +113,12 @@ class Past:
             slots = (columns >= first).nonzero()[:, 0].to(keys.device)
             if len(slots) == 0:
                 continue
-            at, since = columns.to(keys.device)[slots] - first, int(slots[0])
+            at: Tensor | slice = columns.to(keys.device)[slots] - first
+            since = int(slots[0])
             end = since + len(slots)
-            if int(at[-1] - at[0]) + 1 == len(at):  # one piece: no copy on the way
-                at = slice(int(at[0]), int(at[-1]) + 1)
+            begin, last = int(columns[since]) - first, int(columns[end - 1]) - first
+            if last - begin + 1 == len(slots):  # one piece: no copy on the way
+                at = slice(begin, last + 1)
             layer.keys[row, :, since:end] = keys[row][:, at]
             layer.values[row, :, since:end] = values[row][:, at]
 
@@ -126,6 +129,7 @@ class Past:
             rows: what each row has read. width: columns afterwards. Where a row has no token, in padding or behind its end, keys and
                 values are zero.
         """
+        assert self.cache is not None  # else nothing is handed back
         for index, parts in enumerate(zip(*rows, strict=True)):
             if parts[0] is not None:
                 keys = self._laid_out([part[0] for part in parts], width)
@@ -155,4 +159,10 @@ def read_last(target: PreTrainedModel, parts: Parts, token: Tensor) -> Parts:
             cache.update(part[0][None], part[1][None], index)
     position = torch.full_like(token, cache.get_seq_length())
     target(input_ids=token[None], position_ids=position[None], past_key_values=cache, use_cache=True)
-    return [(layer.keys[0], layer.values[0]) if layer.is_initialized else None for layer in cache.layers]
+    return [_first_row(layer) for layer in cache.layers]
+
+
+def _first_row(layer: object) -> tuple[Tensor, Tensor] | None:
+    if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
+        return None
+    return layer.keys[0], layer.values[0]

@@ -1,5 +1,7 @@
 """Logits processors for rows and places at once."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from transformers.generation import (
@@ -52,9 +54,7 @@ class Processing:
             return logits
         if self.blind:
             flat = logits.flatten(0, 1)
-            return self.processors(torch.zeros(len(flat), 1, dtype=torch.long, device=flat.device), flat).view_as(
-                logits
-            )
+            return self._call(torch.zeros(len(flat), 1, dtype=torch.long, device=flat.device), flat).view_as(logits)
         rows = []
         for at, (row, text) in enumerate(texts.items()):
             places = [
@@ -68,5 +68,7 @@ class Processing:
 
     def _one(self, row: int, ids: Tensor, logits: Tensor) -> Tensor:
         """Rows differ in length, so each is processed by itself: as all rows of a batch, of which its own is taken."""
-        batch = (ids.expand(self.batch, -1), logits.repeat(self.batch, 1))
-        return self.processors(*batch)[row]
+        return self._call(ids.expand(self.batch, -1), logits.repeat(self.batch, 1))[row]
+
+    def _call(self, ids: Tensor, logits: Tensor) -> Tensor:
+        return self.processors(cast(torch.LongTensor, ids), logits)  # transformers' name for a tensor of int64

@@ -62,7 +62,7 @@ def naive_hidden(model, ids, features, a):
 
 def naive_logits(model, ids, hidden, a):
     """Base and final logits of each draft of a block, one at a time."""
-    c, s, table = model.config, model.settings, model.target_head.embed(torch.arange(VOCAB))
+    c, s, table = model.config, model.objective, model.target_head.embed(torch.arange(VOCAB))
     said = [ids[a].item()]
     for i in range(1, c.num_drafts + 1):
         h = hidden[i - 1 + c.first_slot]
@@ -76,7 +76,7 @@ def naive_logits(model, ids, hidden, a):
 
 def naive_loss(model, batch):
     """One anchor, one draft at a time, in the words of the papers."""
-    s, sums = model.settings, {"final": [0.0, 0.0], "base": [0.0, 0.0]}
+    s, sums = model.objective, {"final": [0.0, 0.0], "base": [0.0, 0.0]}
     for row, anchors in enumerate(batch["anchors"]):
         ids = batch["input_ids"][row, : batch["lengths"][row]]
         for a in anchors[anchors >= 0].tolist():

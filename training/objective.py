@@ -61,7 +61,7 @@ class DominoForTraining(DominoModel):
         self, config, head: TargetHead, vocabulary: WholeVocabulary | SampledVocabulary, settings: ObjectiveSettings
     ):
         super().__init__(config)
-        self.target_head, self.vocabulary, self.settings = head, vocabulary, settings
+        self.target_head, self.vocabulary, self.objective = head, vocabulary, settings
         if not settings.head:
             self.prefix_gru.requires_grad_(False)
             self.embed_proj.requires_grad_(False)
@@ -112,14 +112,14 @@ class DominoForTraining(DominoModel):
         """Σ of the decay weights of a batch, known before any forward."""
         n = self.config.num_drafts
         labels = (lengths[:, None] - 1 - anchors).clamp(max=n)  # of each anchor that exist
-        weights = decay(n, self.settings.gamma, torch.zeros((), device=lengths.device))
+        weights = decay(n, self.objective.gamma, torch.zeros((), device=lengths.device))
         reached = torch.arange(1, n + 1, device=lengths.device) <= labels[..., None]
         return (weights * reached * (anchors >= 0)[..., None]).sum()
 
     def _slots(self, blocks: Blocks, features: Tensor, last_hidden: Tensor | None, seed: int) -> tuple[Slots, Draw]:
         """Backbone and GRU over all blocks of the batch; M blocks have at least one label."""
         config, dtype = self.config, self._compute_dtype(features)
-        mask = block_mask(blocks.anchors, features.shape[1], config.block_size, self.settings.attention)
+        mask = block_mask(blocks.anchors, features.shape[1], config.block_size, self.objective.attention)
         noise = self.target_head.embed(blocks.block_ids).flatten(1, 2).to(dtype)
         out = super().forward(noise, features.to(dtype), mask, blocks.position_ids).last_hidden_state
         slots = slice(config.first_slot, config.first_slot + config.num_drafts)
@@ -128,10 +128,10 @@ class DominoForTraining(DominoModel):
 
         draw = self.vocabulary.draw(blocks.labels[used], seed)
         target_hidden = None
-        if self.settings.labels != "hard":
+        if self.objective.labels != "hard":
             rows = torch.arange(len(used), device=used.device)[:, None, None]
             target_hidden = last_hidden[rows, blocks.sources][used]
-        code = self._code(hidden, blocks.prefix_ids[used]) if self.settings.head else None
+        code = self._code(hidden, blocks.prefix_ids[used]) if self.objective.head else None
         return Slots(hidden, code, draw.labels, blocks.exists[used], target_hidden), draw
 
     def _compute_dtype(self, like: Tensor) -> torch.dtype:
@@ -141,9 +141,9 @@ class DominoForTraining(DominoModel):
     def _code(self, hidden: Tensor, prefix_ids: Tensor) -> Tensor:
         """SiLU(W1 [H ; S]) of all drafts [M, n, rank], zero in the pure prefix."""
         config = self.config
-        if self.settings.prefix == "self":
+        if self.objective.prefix == "self":
             parts = zip(
-                hidden.split(self.settings.chunk_blocks), prefix_ids.split(self.settings.chunk_blocks), strict=True
+                hidden.split(self.objective.chunk_blocks), prefix_ids.split(self.objective.chunk_blocks), strict=True
             )
             embed, logits = self._embed_for_gru, self.target_head.logits
             prefix_ids = torch.cat([self_generated(self, h, ids[:, :1], embed, logits) for h, ids in parts])
@@ -161,7 +161,7 @@ class DominoForTraining(DominoModel):
 
     def _add_up(self, slots: Slots, draw: Draw, w2: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over all blocks, a chunk at a time: logits exist for one chunk only and are recomputed for the gradient."""
-        size, blocks = self.settings.chunk_blocks, len(slots.labels)
+        size, blocks = self.objective.chunk_blocks, len(slots.labels)
         if blocks <= size:
             return self._chunk(slots, draw, w2)
         sums, counts = zip(
@@ -175,7 +175,7 @@ class DominoForTraining(DominoModel):
 
     def _chunk(self, slots: Slots, draw: Draw, w2: Tensor) -> tuple[Tensor, Tensor]:
         """(Σ w·final, Σ w of final, Σ w·base, Σ w of base) and the counts of some blocks."""
-        settings = self.settings
+        settings = self.objective
         base = draw.weigh(self.target_head.logits(slots.hidden, draw.ids))
         final = base if slots.code is None else base + F.linear(slots.code, w2)
         log_p = None

@@ -81,7 +81,7 @@ class DominoTrainer(Trainer):
     def _anchors(self, batch: dict[str, Tensor], seed: int) -> Tensor:
         place = batch["lengths"].device
         lengths, prompts, index = (batch[name].cpu() for name in ("lengths", "prompt_lengths", "index"))
-        return draw_anchors(lengths, prompts, index, self.drafter.settings.num_anchors, seed).to(place)
+        return draw_anchors(lengths, prompts, index, self.drafter.objective.num_anchors, seed).to(place)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(
@@ -102,14 +102,14 @@ class DominoTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _lambda(self) -> float:
-        settings = self.drafter.settings
+        settings = self.drafter.objective
         return curriculum(
             self.state.global_step, self.state.max_steps, settings.lambda_base, settings.lambda_decay_ratio
         )
 
     def _read_target(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Features, and last hidden states where labels are soft: out of the batch, or by a forward of the target."""
-        soft = self.drafter.settings.labels != "hard"
+        soft = self.drafter.objective.labels != "hard"
         if self.target is None:
             return {name: inputs[name] for name in ("features", "last_hidden") if name in inputs}
         ids, lengths = inputs["input_ids"], inputs["lengths"]

@@ -4,6 +4,8 @@ Letters: R rows, L visible slots, n new tokens of a forward. A row's token at po
 what is left of rejected drafts and padding, which the masks hide and later tokens overwrite.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -13,6 +15,9 @@ GROWTH = 256  # slots by which storage without a stated capacity grows at least
 
 class RowLayer(CacheLayerMixin):
     """Keys and values [R, heads, capacity, head_dim] of one layer; where to write is the cache's business."""
+
+    keys: Tensor  # once initialised
+    values: Tensor
 
     def __init__(self, cache: "RowCache") -> None:
         super().__init__()
@@ -28,7 +33,7 @@ class RowLayer(CacheLayerMixin):
             like.new_zeros(like.shape[0], like.shape[1], capacity, like.shape[3]) for like in (key_states, value_states)
         )
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write n tokens at the cache's slots; returns all visible keys and values [R, heads, L, head_dim]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -41,6 +46,7 @@ class RowLayer(CacheLayerMixin):
         if isinstance(slots, slice):
             self.keys[:, :, slots], self.values[:, :, slots] = key_states, value_states
         else:
+            assert self.cache.rows is not None  # numbered wherever slots are an index
             place = self.keys.device  # of this layer: a target may be spread over several
             rows, slots = self.cache.rows.to(place), slots.to(place)
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
@@ -85,6 +91,8 @@ class RowCache(Cache):
     Worked example: lengths [5, 9], 3 new tokens: row 0 writes slots 5, 6, 7 and row 1 slots 9, 10, 11; 12 slots are visible. If
     row 0 keeps one of them and row 1 all, lengths become [6, 12]; slots 6 and 7 of row 0 are free again.
     """
+
+    layers: list[RowLayer]  # type: ignore[assignment]  # a list of any layers for transformers, which puts none in here
 
     def __init__(
         self,

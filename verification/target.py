@@ -60,10 +60,7 @@ class RowTarget:
         bucket = STEP if self.invariant else BUCKET if graphs else 1
         self.cache = RowCache(self.config.num_hidden_layers, rows, capacity, fixed, bucket, tight=self.invariant)
         self.run = compile_forward(target) if compiled else target
-        home = target.get_input_embeddings().weight.device
-        self.device = (
-            device if home.type == "meta" else home
-        )  # offloaded weights lie on "meta"; their hooks move what they get
+        self.device = home_of(target, device)
         self.tail = Tail(self.device)
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         window = getattr(self.config, "sliding_window", None)
@@ -110,8 +107,9 @@ class RowTarget:
             return self._forward(self.run, ids, positions, masks.get("mask", masks))
 
         named = masks if isinstance(masks, dict) else {"mask": masks}
-        state = self.cache.visible, self.cache.capacity
-        return self.graphs("verify", work, *state, ids=tokens, positions=positions, slots=self.cache.slots, **named)
+        state, slots = (self.cache.visible, self.cache.capacity), self.cache.slots
+        assert isinstance(slots, Tensor)  # the cache is indexed where there are graphs
+        return self.graphs("verify", work, *state, ids=tokens, positions=positions, slots=slots, **named)
 
     def places(self, row: int, slots: list[int]) -> list[int]:
         """Slots of the cache, in the order of the text, that a kept path's last slot saw; before `commit`.
@@ -216,13 +214,23 @@ class RowTarget:
         )
 
 
+def home_of(target: PreTrainedModel, device: torch.device) -> torch.device:
+    """Where a target takes token ids: with its embedding, or on `device` where that is offloaded.
+
+    Offloaded weights lie on "meta"; their hooks move what they get.
+    """
+    embedding: Any = target.get_input_embeddings()  # a module, for transformers
+    home = embedding.weight.device
+    return device if home.type == "meta" else home
+
+
 def compile_forward(model: M) -> M:
     """A view of a model that shares everything but its forward, which is `torch.compile`d for all lengths; hooks stay outside of it.
 
     torch keeps the program with the model's code, so that asking again costs nothing. On a CPU the weights are packed once for
     its matrix units: twice the memory, half the time.
     """
-    options = {"freezing": True} if model.device.type == "cpu" else None
+    options: dict[str, Any] | None = {"freezing": True} if model.device.type == "cpu" else None
     view = object.__new__(type(model))
     view.__dict__ = {**model.__dict__, "forward": torch.compile(model.forward, dynamic=True, options=options)}
     return view

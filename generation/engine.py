@@ -130,9 +130,9 @@ def generate(
     if stop_strings is None and config is not None and config.stop_strings is not None:
         stop_strings, kwargs["generation_config"] = config.stop_strings, copy.deepcopy(config)
         kwargs["generation_config"].stop_strings = None
-    if stop_strings is not None and tokenizer is None:
-        raise ValueError("stop_strings are found by their tokens: pass tokenizer=, too.")
     if stop_strings is not None:  # transformers gives a custom loop no tokenizer, so the criterion is built here
+        if tokenizer is None:
+            raise ValueError("stop_strings are looked for by their tokens, got no tokenizer: pass tokenizer=, too.")
         criteria = StoppingCriteriaList(kwargs.pop("stopping_criteria", None) or [])
         criteria.append(StopStringCriteria(stop_strings=stop_strings, tokenizer=tokenizer))
         kwargs["stopping_criteria"] = criteria

@@ -103,7 +103,8 @@ class Past:
         own.lengths = lengths
 
     def _load_layer(self, source: CacheLayerMixin, layer: RowLayer, lengths: list[int]) -> None:
-        assert source.keys is not None and source.values is not None  # as it is initialised
+        assert source.keys is not None  # it is initialised
+        assert source.values is not None
         # a sliding layer holds the last columns only
         first = max(self.cached - source.keys.shape[2], 0)
         keys, values = (part[:, :, : self.cached - first] for part in (source.keys, source.values))

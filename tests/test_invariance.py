@@ -124,9 +124,9 @@ def one_by_one(pair, ids, tokens):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("lengths", "nodes"), [((94,), 7), ((62, 31), 12), ((500,), 30), ((15, 40, 95), 63)])
-def test_nodes_of_trees_are_as_in_a_chain(pair, lengths, nodes, vocabulary=40000):
+def test_nodes_of_trees_are_as_in_a_chain(pair, lengths, nodes):
     """Across tiles of 32 keys, multiples of 64, 32 rows of a product; each row has a tree of its own size."""
-    choose = random.Random(nodes)
+    choose, vocabulary = random.Random(nodes), 40000
     ids = [torch.tensor(choose.choices(range(5, vocabulary), k=length)) for length in lengths]
     anchors = [[choose.randrange(5, vocabulary)] for _ in ids]
     trees = []

@@ -79,7 +79,7 @@ class Engine:
         request = Request(
             self.target, self.draft, self.settings, generation_config, rows, processing, past, outputs, on_round
         )
-        with borrowed(self.draft, self.target, *_kind(self.settings, generation_config)) as known:
+        with borrowed(self.draft, self.target, *kind(self.settings, generation_config)) as known:
             Call(request, known).run()
         if streamer is not None:
             streamer.end()
@@ -101,7 +101,7 @@ def _telling(streamer: BaseStreamer | None, on_tokens: OnTokens | None) -> OnTok
     return tell
 
 
-def _kind(settings: EngineSettings, generation_config: GenerationConfig) -> tuple:
+def kind(settings: EngineSettings, generation_config: GenerationConfig) -> tuple:
     """What a chain brings says nothing of what a tree would: calls that are alike in this learn from each other."""
     how = settings.shape, settings.lookup, settings.compile, settings.pack, settings.invariant
     return bool(generation_config.do_sample), draws_nodes(settings, generation_config), *how

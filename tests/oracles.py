@@ -5,7 +5,11 @@ import random
 from domino import DominoModel, generate
 from domino.drafting.domino import DominoSession
 from domino.drafting.proposal import DRAFTER, Proposal, Tree
+from domino.generation.engine import kind
+from domino.generation.learnt import Learnt, learnt
+from domino.generation.settings import EngineSettings
 from tiny import VOCAB, make_draft
+from transformers import GenerationConfig
 
 DEPTH = 6  # of the trees
 FIRST, BESIDE = 15, 30  # cells of the calibration: of the path that is shown first, of the others
@@ -107,3 +111,8 @@ def both(target, draft, ids, mask, plain=None, **ours):
     text = target.generate(ids, **options)
     told(draft, text, mask)
     return text, generate(target, draft, ids, **options, **ours)
+
+
+def taught(draft, target, do_sample: bool = False, **settings) -> Learnt:
+    """What calls with these settings learnt, see `generation/learnt.py`."""
+    return learnt(draft, target, *kind(EngineSettings(**settings), GenerationConfig(do_sample=do_sample)))

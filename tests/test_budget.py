@@ -8,12 +8,12 @@ import pytest
 import torch
 from domino import generate
 from domino.generation import budget as module
-from domino.generation import call as engine
-from domino.generation import learnt, proposing
+from domino.generation import call, proposing
 from domino.generation.budget import ASKED, FADE, FIRST, MEASURED, NEWEST, RETRY, SIZES, STALE, Budget, Choice, Costs
+from domino.verification.target import RowTarget
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import OracleSession, both, oracle
+from oracles import OracleSession, both, oracle, taught
 from tiny import VOCAB, make_draft
 
 
@@ -186,8 +186,8 @@ class Clock:
 
     def __init__(self, patch, verify, draft):
         self.now, self.widths, self.asked = 0.0, [], []
-        patch.setattr(engine.time, "perf_counter", lambda: self.now)
-        run, propose, ask = engine.RowTarget.verify, proposing.Proposer.propose, OracleSession.propose
+        patch.setattr(call.time, "perf_counter", lambda: self.now)
+        run, propose, ask = RowTarget.verify, proposing.Proposer.propose, OracleSession.propose
 
         def timed(reader, anchors, proposal):
             self.now += verify(proposal.width)
@@ -204,7 +204,7 @@ class Clock:
             self.now += draft
             return ask(session, *args)
 
-        patch.setattr(engine.RowTarget, "verify", timed)
+        patch.setattr(RowTarget, "verify", timed)
         patch.setattr(proposing.Proposer, "propose", decided)
         patch.setattr(OracleSession, "propose", late)
 
@@ -287,7 +287,7 @@ def test_what_was_learnt_outlives_the_call(target):
     draft = make_draft()
     options = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False}
     generate(target, draft, PROMPT, **options)
-    known = learnt.learnt(draft, target, False, False, "auto", True, False, True)
+    known = taught(draft, target)
     assert known.budget(1).costs.unknown(32) is None
     costs = known.budget(1).costs
     asked = dict(costs.asked)
@@ -302,7 +302,7 @@ def test_chains_are_decided_on_though_they_are_shorter_than_what_is_asked_first(
     draft = make_draft()
     options = {"max_new_tokens": 60, "eos_token_id": None, "do_sample": False, "shape": "chain", "lookup": False}
     generate(target, draft, PROMPT, **options)
-    known = learnt.learnt(draft, target, False, False, "chain", False, False, True).budget(1)
+    known = taught(draft, target, shape="chain", lookup=False).budget(1)
     assert known.costs.unknown(module.SIZES[-1]) is None
     assert known.costs.asked[FIRST[0]] == ASKED
     assert known.rate is not None

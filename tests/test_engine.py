@@ -11,7 +11,6 @@ from corpus import make_tokenizer
 from domino import generate
 from domino.drafting.domino import DominoSession
 from domino.drafting.proposal import DRAFTER, LOOKUP, Proposal, Tree
-from domino.generation import learnt as module
 from domino.generation.checks import obstacle
 from domino.generation.settings import MOST, EngineSettings
 from domino.verification.cache import RowLayer
@@ -19,7 +18,7 @@ from domino.verification.mask import Tail, causal_mask
 from domino.verification.target import RowTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import DEPTH, OracleSession, both, oracle, told
+from oracles import DEPTH, OracleSession, both, oracle, taught, told
 from tiny import FAMILIES, VOCAB, make_draft, make_target, stock
 from transformers import GenerationConfig, StoppingCriteria, TextStreamer
 from transformers.generation import GenerateDecoderOnlyOutput
@@ -350,13 +349,12 @@ def test_what_was_learnt_is_kept_apart_and_does_not_keep_models(target):
     draft = make_draft()
     ids, _ = ragged(1, 0)
     generate(target, draft, ids, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    # whether it samples, whether nodes are drawn, shape, lookup, compile, pack, invariant
-    own = (False, False, "auto", True, False, True, True)
-    assert module.learnt(draft, target, *own).budget(1).costs.seen
-    others = (True, True, "chain", False, True, False, False)
-    for place, value in enumerate(others):
-        other = (*own[:place], value, *own[place + 1 :])
-        assert not module.learnt(draft, target, *other).budget(1).costs.seen
+    assert taught(draft, target).budget(1).costs.seen
+    others = ({"shape": "chain"}, {"lookup": False}, {"compile": True}, {"pack": False}, {"invariant": False})
+    for other in ({"do_sample": True}, {"do_sample": True, "draws": "sampled"}, *others):
+        assert not taught(draft, target, **other).budget(1).costs.seen
+    taught(draft, target, do_sample=True).budget(1).costs.saw(8, 1.0)
+    assert not taught(draft, target, do_sample=True, draws="sampled").budget(1).costs.seen
     gone = weakref.ref(draft)
     del draft
     gc.collect()
@@ -549,7 +547,7 @@ def test_what_is_remembered_is_found_and_forgotten(target):
         )
         assert torch.equal(ours, text)
         counts.append(sum(draft.statistics.accepted))
-        assert len(module.learnt(draft, target, False, False, "auto", True, False, True).memory.text) <= memory
+        assert bool(memory) <= len(taught(draft, target).memory.text) <= memory
     assert counts[2] > 2 * counts[0]
     assert counts[3] <= counts[0] + 3  # how far lookup is trusted was learnt meanwhile
     assert counts[5] > counts[3]

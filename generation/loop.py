@@ -44,13 +44,9 @@ def decode(
     """
     check_call(input_ids, logits_processor, model_kwargs)
     why = None if settings.loop == "transformers" else obstacle(target, generation_config, model_kwargs)
-    if why is not None and settings.loop == "engine":
-        raise ValueError(f'{why}: do without, or set loop="auto".')
-    if why is not None and len(input_ids) > 1:
-        raise ValueError(f"{why}: pass one prompt at a time, which goes through transformers' assisted loop.")
     if why is not None:
-        logger.warning_once(f"{why}: this call goes through transformers' assisted loop, which is slower.")
-    if why is None and settings.loop != "transformers":
+        _leave_the_engine(why, settings, len(input_ids))
+    elif settings.loop != "transformers":
         for name in UNUSED:
             model_kwargs.pop(name, None)
         return Engine(target, draft, settings).decode(
@@ -77,3 +73,12 @@ def decode(
         streamer=streamer,
         **model_kwargs,
     )
+
+
+def _leave_the_engine(why: str, settings: EngineSettings, rows: int) -> None:
+    """The engine cannot decode a call: a log line says why, or a `ValueError` where transformers' loop may or can not take it."""
+    if settings.loop == "engine":
+        raise ValueError(f'{why}: do without, or set loop="auto".')
+    if rows > 1:
+        raise ValueError(f"{why}: pass one prompt at a time, which goes through transformers' assisted loop.")
+    logger.warning_once(f"{why}: this call goes through transformers' assisted loop, which is slower.")

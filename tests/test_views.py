@@ -218,7 +218,7 @@ def test_somebody_elses_attention(monkeypatch):
 
 
 def test_a_single_value_through_data_is_not_noticed():
-    """The limit that docs/engine.md states; counted by torch it is."""
+    """The limit that docs/limits.md states; counted by torch it is."""
     model = make_target(seed=3, vocab_size=4096).to(torch.bfloat16)
     first, weight = kept(model), model.lm_head.weight
     assert weight.nbytes > 4 * PLACES * RUN

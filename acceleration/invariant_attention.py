@@ -13,7 +13,9 @@ from . tree_values import TreeValues  # fmt: skip  # isort: skip
 
 NAME = "domino_invariant"
 STEP = 64  # keys come in multiples of this: softmax adds another number of them in another order
-TURNED = range(33, 49)  # rows whose sums over 512 and more keys AMX orders as those of others only in the transposed product
+TURNED = range(
+    33, 49
+)  # rows whose sums over 512 and more keys AMX orders as those of others only in the transposed product
 KEPT = "_domino_bias"  # attribute of a mask: from which key on something is added to the scores, and what
 TREE = "_domino_tree"  # attribute of a mask: a `TreeValues` if the queries are the nodes of trees
 

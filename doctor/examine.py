@@ -61,7 +61,9 @@ def _device(name: str | None) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"--device {name} cannot be used here: {reason}. Take cpu or a GPU that torch sees.") from error
+        raise ValueError(
+            f"--device {name} cannot be used here: {reason}. Take cpu or a GPU that torch sees."
+        ) from error
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else device
 
 

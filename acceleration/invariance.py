@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from . invariant_attention import KeySums  # fmt: skip  # isort: skip
 from . packed_linear import LimitedLinear, PackedLinear, PackedSibling, RowLimits  # fmt: skip  # isort: skip
-from . summation import key_sums, row_limits  # fmt: skip  # isort: skip
+from . summation import attention_keeps_order, row_limits  # fmt: skip  # isort: skip
 
 # What a model may hand to attention besides a mask, by the names that transformers uses.
 UNKNOWN = ("softcap", "position_bias", "s_aux")
@@ -67,17 +66,13 @@ def _of_sums(model: nn.Module, exchanged: Exchanged) -> str | None:
     for module in _linear(model):
         if _limits(module, exchanged) is None:
             return f"products of {module.in_features} inputs add in an order that depends on the rows"
-    if attention_sums(model.config) is None:
-        return "sums over keys add in an order that depends on what is read"
-    return None
-
-
-def attention_sums(config: Any) -> KeySums | None:
-    """How a model's attention sums its values."""
+    config: Any = model.config
     heads = config.num_attention_heads
     groups = getattr(config, "num_key_value_heads", None) or heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return key_sums(groups, heads // groups, width)
+    if not attention_keeps_order(groups, heads // groups, width):
+        return f"sums over keys of {groups} heads of {width} add in an order that depends on what is read"
+    return None
 
 
 def limited(model: nn.Module, exchanged: Exchanged) -> Exchanged:

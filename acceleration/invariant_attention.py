@@ -4,9 +4,6 @@ Fused attention orders its sums by the number of queries and keys. Two batched p
 the products have a shape that `summation.py` found to share one order. Prompts, single tokens and drafts all go through here.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -20,23 +17,7 @@ TURNED = range(
     33, 49
 )  # rows whose sums over 512 and more keys AMX orders as those of others only in the transposed product
 KEPT = "_domino_bias"  # attribute of a mask: from which key on something is added to the scores, and what
-SUMS = "_domino_sums"  # attribute of a view's configuration: `KeySums`
 TREE = "_domino_tree"  # attribute of a mask: a `TreeValues` if the queries are the nodes of trees
-
-
-class KeySums(NamedTuple):
-    """How values are summed so that every row has the same order.
-
-    Attributes:
-        piece: keys of a product at most; the sums of several products are added in float32. turned: whether `TURNED` rows are.
-    """
-
-    piece: int
-    turned: bool
-
-
-# What is tried: AMX adds any number of keys in order, AVX512 runs of 1,024, of which branches of a tree may take half.
-ORDERS = KeySums(1 << 40, True), KeySums(512, False)
 
 
 def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling=None, **kwargs):
@@ -64,37 +45,14 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
     first, bias = _bias(attention_mask, scores.dtype)
     scores.view(rows, groups, shared, n, keys)[..., first:] += bias
     weights = scores.softmax(-1)
-    sums: KeySums = getattr(module.config, SUMS)
-    if tree is None:
-        out = weighted(weights, value, sums)
-    else:
-        out = added(tree.spread(weights, value, groups, shared, sums.piece), sums)
-    return out.reshape(rows, heads, n, width).transpose(1, 2).contiguous(), None
+    if tree is not None:
+        weights, value = tree.spread(weights, value, groups, shared)
+    return weighted(weights, value).reshape(rows, heads, n, width).transpose(1, 2).contiguous(), None
 
 
-def weighted(weights: Tensor, value: Tensor, sums: KeySums) -> Tensor:
+def weighted(weights: Tensor, value: Tensor) -> Tensor:
     """weights [B, m, L] · value [B, L, d] -> [B, m, d]."""
-    if value.shape[1] <= sums.piece:
-        return _product(weights, value, sums)
-    return added(zip(weights.split(sums.piece, 2), value.split(sums.piece, 1), strict=True), sums)
-
-
-def added(pieces: Iterable[tuple[Tensor, Tensor]], sums: KeySums) -> Tensor:
-    """The products of weights [B, m, k] and values [B, k, d], for several k, and their sum in float32, rounded once."""
-    products = [_product(weights, value, sums) for weights, value in pieces]
-    if len(products) == 1:
-        return products[0]
-    total = products[0].to(torch.promote_types(products[0].dtype, torch.float32))
-    for product in products[1:]:
-        total = total + product
-    return total.to(products[0].dtype)
-
-
-def _product(weights: Tensor, value: Tensor, sums: KeySums) -> Tensor:
-    rows = weights.shape[1]
-    if rows == 1:  # AVX512 takes one row as transposed
-        return torch.bmm(weights.expand(-1, 2, -1), value)[:, :1]
-    if sums.turned and rows in TURNED:
+    if weights.shape[1] in TURNED:
         return torch.bmm(value.transpose(1, 2), weights.transpose(1, 2)).transpose(1, 2)
     return torch.bmm(weights, value)
 

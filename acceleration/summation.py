@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . invariant_attention import ORDERS, STEP, KeySums, weighted  # fmt: skip  # isort: skip
+from . invariant_attention import STEP, weighted  # fmt: skip  # isort: skip
 from . packed_linear import RowLimits, packed_for_few, packed_product  # fmt: skip  # isort: skip
 from . tree_values import TILE  # fmt: skip  # isort: skip
 
@@ -22,7 +22,7 @@ from . tree_values import TILE  # fmt: skip  # isort: skip
 ROWS = (1, 2, 5, 9, 13, 16, 17, 25, 32, 33, 48, 64, 96, 128, 256, 512)
 MOST = (512, 256, 128, 64, 32)  # rows of a product, the largest of which is taken
 OUTPUTS = 1024  # columns tried at most: they do not meet in a sum
-KEYS = (64, 512, 1088)  # numbers of keys tried
+KEYS = (64, 1088)  # numbers of keys tried
 FEW = 16  # rows of the products that all others are compared with
 
 
@@ -59,54 +59,43 @@ def _row_limits(inputs: int, outputs: int, packed: bool, threads: int) -> RowLim
     return None if most is None else RowLimits(least, most)
 
 
-def key_sums(groups: int, shared: int, width: int) -> KeySums | None:
-    """How `invariant_attention` gives a row the same bits among any rows, batches, hidden keys and empty tiles; None: not at all.
+def attention_keeps_order(groups: int, shared: int, width: int) -> bool:
+    """Whether `invariant_attention` gives a row the same bits among any rows, batches, hidden keys and empty tiles.
 
     Args:
         groups: key heads. shared: query heads of each. width: of a head.
     """
-    return _key_sums(groups, shared, width, torch.get_num_threads())
+    return _attention_keeps_order(groups, shared, width, torch.get_num_threads())
 
 
 @cache
 @torch.no_grad()
-def _key_sums(groups: int, shared: int, width: int, threads: int) -> KeySums | None:
+def _attention_keeps_order(groups: int, shared: int, width: int, threads: int) -> bool:
     queries = [shared * tokens for tokens in (1, 5, 11, 14, 33, 128)]
-    if not (_softmax_keeps_order(queries[:-1]) and _scores_keep_order(groups, width, queries)):
-        return None
-    for sums in ORDERS:
-        if all(_keys_keep_order(keys, groups, width, queries, sums) for keys in KEYS if keys <= sums.piece):
-            return sums
-    return None
+    holds = all(_keys_keep_order(keys, groups, width, queries[:-1]) for keys in KEYS)
+    return holds and _keys_keep_order(KEYS[1], groups, width, queries[-1:]) and _softmax_keeps_order(queries[:-1])
 
 
-def _scores_keep_order(groups: int, width: int, queries: list[int]) -> bool:
-    q, k = cancelling(queries[-1], KEYS[-1], width)
-    expected = torch.cat([torch.bmm(part[None], k.t()[None])[0] for part in q.split(FEW)])
-    return all(
-        torch.equal(
-            torch.bmm(_repeat(q[:rows], groups), _repeat(k[:keys], groups).transpose(1, 2))[-1], expected[:rows, :keys]
-        )
-        for rows in queries
-        for keys in KEYS
-    )
-
-
-def _keys_keep_order(keys: int, groups: int, width: int, queries: list[int], sums: KeySums) -> bool:
+def _keys_keep_order(keys: int, groups: int, width: int, queries: list[int]) -> bool:
     p, v = cancelling(queries[-1], width, keys)
+    q, k = cancelling(queries[-1], keys, width)
     v = v.t().contiguous()
     expected = torch.cat([torch.bmm(part[None], v[None])[0] for part in p.split(FEW)])
-    # more keys, hidden, and empty tiles between and behind those of a path, as many as branches may take
-    more = min(keys, STEP)
-    apart = [F.pad(torch.cat([t[:TILE], 0 * t[:more], t[TILE:]]), (0, 0, 0, keys - more)) for t in (p.t(), v)]
-    layouts = (p, v), (F.pad(p, (0, STEP)), F.pad(v, (0, 0, 0, STEP))), (apart[0].t(), apart[1])
-    whole = sums._replace(piece=1 << 40)
+    scores = torch.cat([torch.bmm(part[None], k.t()[None])[0] for part in q.split(FEW)])
+    # an empty tile, and 64 more keys, as they stand before, between and behind those of a path
+    wide = F.pad(p, (0, STEP)), F.pad(v, (0, 0, 0, STEP))
+    apart = [F.pad(torch.cat([t[:TILE], 0 * t[:TILE], t[TILE:]]), (0, 0, 0, TILE)) for t in (p.t(), v)]
+    layouts = (p, v), wide, (apart[0].t(), apart[1])
     for rows in queries:
         for batch in (groups, 2 * groups) if rows == queries[0] else (groups,):
             for weights, value in layouts:
-                out = weighted(_repeat(weights[:rows], batch), _repeat(value, batch), whole)
+                out = weighted(_repeat(weights[:rows], batch), _repeat(value, batch))
                 if not torch.equal(out, _repeat(expected[:rows], batch)):
                     return False
+            if not torch.equal(
+                torch.bmm(_repeat(q[:rows], batch), _repeat(k, batch).transpose(1, 2)), _repeat(scores[:rows], batch)
+            ):
+                return False
     return True
 
 

@@ -9,9 +9,6 @@ Tile 0 is the text's. Tile 1 comes twice, as (4, 5, a, b) and (4, 5, a, d), tile
 w0 … w8: c takes tile 0, the first tile 1 and tile 2, d tile 0 and the second tile 1.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -40,7 +37,7 @@ class TreeValues:
             for length, path, depth, count in zip(lengths, self.paths, depths, counts, strict=True)
         ]
         self._nodes: list[Tensor] = []
-        self._spread: list[tuple[Tensor, Tensor]] | None = None
+        self._spread: tuple[Tensor, Tensor] | None = None
 
     @property
     def end(self) -> int:
@@ -60,61 +57,38 @@ class TreeValues:
             part = scores[row * groups : (row + 1) * groups, :, length : length + max(width, self.levels)]
             part[..., : self.levels] = part.gather(2, nodes)
 
-    def spread(
-        self, weights: Tensor, value: Tensor, groups: int, shared: int, piece: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Weights [R G, g w, L] by position and values [R G, L, d] by slot -> both by the tiles of all branches.
-
-        Yields:
-            those of the first `piece` positions, of the next, …
-        """
+    def spread(self, weights: Tensor, value: Tensor, groups: int, shared: int) -> tuple[Tensor, Tensor]:
+        """Weights [R G, g w, L] by position and values [R G, L, d] by slot -> the same, both by the tiles of all branches."""
         batch, queries, slots = weights.shape
         if self._spread is None:
-            self._spread = list(self._indices(batch // groups, groups, shared, slots, piece // TILE))
-        weights, value = weights.view(-1, TILE), value.reshape(batch * slots, -1)
-        for blocks, places in self._spread:
-            yield (
-                weights.index_select(0, blocks).view(batch, queries, -1),
-                value.index_select(0, places).view(batch, len(places) // batch, -1),
-            )
+            self._spread = self._indices(batch // groups, groups, shared, slots)
+        blocks, places = self._spread
+        weights = weights.view(-1, TILE).index_select(0, blocks).view(batch, queries, -1)
+        return weights, value.reshape(batch * slots, -1).index_select(0, places).view(batch, weights.shape[2], -1)
 
-    def _indices(self, rows: int, groups: int, shared: int, slots: int, piece: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Tiles of the weights, in all rows of all heads, and slots of the values, for each piece of so many tiles."""
-        width, tiles = self.paths.shape[1], slots // TILE
+    def _indices(self, rows: int, groups: int, shared: int, slots: int) -> tuple[Tensor, Tensor]:
+        """Tiles of the weights, in all rows of all heads, and slots of the values."""
+        width, empty = self.paths.shape[1], slots // TILE - 1
+        columns = max(length // TILE + len(tiles) for length, (tiles, _) in zip(self.lengths, self.places, strict=True))
+        columns += columns % 2
+        blocks = np.full((rows, width, columns), empty)
+        places = np.zeros((rows, columns, TILE), dtype=np.int64)
+        for row, (length, (tiles, used)) in enumerate(zip(self.lengths, self.places, strict=True)):
+            whole = length // TILE
+            blocks[row, :, :whole] = np.arange(whole)
+            places[row, :whole] = np.arange(whole * TILE).reshape(whole, TILE)
+            for column, (tile, nodes) in enumerate(tiles, whole):
+                first = max(length, tile * TILE)  # position of the tile's first node
+                places[row, column, : first - tile * TILE] = np.arange(tile * TILE, first)
+                places[row, column, first - tile * TILE :][: len(nodes)] = length + np.array(nodes)
+            for node, own in enumerate(used):
+                for column in own:
+                    blocks[row, node, whole + column] = tiles[column][0]
         line = np.arange(rows * groups * shared * width).reshape(rows, groups, shared, width, 1)
         batch = np.arange(rows * groups).reshape(rows, groups, 1)
-        for start in range(0, tiles - 1, piece):
-            columns = [self._columns(row, start, start + piece) for row in range(rows)]
-            most = max(map(len, columns))
-            blocks = np.full((rows, width, most + most % 2), tiles - 1)  # the last tile is empty
-            places = np.zeros((rows, most + most % 2, TILE), dtype=np.int64)
-            for row, own in enumerate(columns):
-                for column, (tile, nodes, users) in enumerate(own):
-                    blocks[row, users, column] = tile
-                    places[row, column] = self._slots(row, tile, nodes)
-            yield (
-                torch.from_numpy((line * tiles + blocks[:, None, None]).reshape(-1)),
-                torch.from_numpy((batch * slots + places.reshape(rows, 1, -1)).reshape(-1)),
-            )
-
-    def _columns(self, row: int, start: int, end: int) -> list[tuple[int, list[int], Any]]:
-        """Of a row and the tiles from start to end: (tile, nodes in it, nodes that use it)."""
-        whole = self.lengths[row] // TILE
-        tiles, used = self.places[row]
-        found: list[tuple[int, list[int], Any]] = [(tile, [], slice(None)) for tile in range(start, min(end, whole))]
-        for number, (tile, nodes) in enumerate(tiles):
-            if start <= tile < end:
-                found.append((tile, nodes, [node for node, own in enumerate(used) if number in own]))
-        return found
-
-    def _slots(self, row: int, tile: int, nodes: list[int]) -> np.ndarray:
-        """[TILE] where the keys of a tile lie; behind the text those of its nodes, and any slot where there is none."""
-        length, first = self.lengths[row], tile * TILE
-        slots = np.arange(first, first + TILE)
-        behind = slots[max(length - first, 0) :]
-        behind[:] = 0
-        behind[: len(nodes)] = length + np.array(nodes, dtype=np.int64)
-        return slots
+        all_blocks = line * (slots // TILE) + blocks[:, None, None]
+        all_places = batch * slots + places.reshape(rows, 1, -1)
+        return torch.from_numpy(all_blocks.reshape(-1)), torch.from_numpy(all_places.reshape(-1))
 
 
 def _paths(depths: np.ndarray, ancestors: np.ndarray, levels: int) -> np.ndarray:

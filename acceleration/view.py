@@ -19,8 +19,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . invariance import attention_sums, limited, obstacle  # fmt: skip  # isort: skip
-from . invariant_attention import NAME as INVARIANT, SUMS  # fmt: skip  # isort: skip
+from . invariance import limited, obstacle  # fmt: skip  # isort: skip
+from . invariant_attention import NAME as INVARIANT  # fmt: skip  # isort: skip
 from . packed_weights import forget, packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import rotates, short_rotaries  # fmt: skip  # isort: skip
@@ -189,6 +189,4 @@ def _view(module: nn.Module, exchanged: Exchanged, attention: str | None, seen: 
 def _attending(config, attention: str):
     config = copy.copy(config)
     config._attn_implementation_internal = attention
-    if attention == INVARIANT:
-        setattr(config, SUMS, attention_sums(config))
     return config

@@ -333,7 +333,7 @@ def test_views_with_and_without_packing_stay_side_by_side():
     assert kept(model, packs=False) is plain
     model.lm_head = torch.nn.Linear(32, 5).to(torch.bfloat16)
     kept(model)
-    assert list(vars(model)[KEPT]) == [(True, True)]  # the other is gone, and what it held
+    assert list(vars(model)[KEPT]) == [(True, True, None)]  # the other is gone, and what it held
 
 
 @pytest.mark.parametrize("hooked", [True, False])

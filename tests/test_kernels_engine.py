@@ -114,7 +114,7 @@ def test_sampled_drafts_come_from_the_q_they_are_returned_with(pool, launches, m
 def test_sampling_through_the_engine_launches_once_a_block(shift, prefix, launches):
     target, draft = make_target().to(DEVICE), make_draft(shift_label=shift, pure_draft_prefix_len=prefix).to(DEVICE)
     with seam.forced("triton"):
-        options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, **CHAIN}
+        options = {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9, "top_k": 12, "draws": "sampled", **CHAIN}
         out = generate(target, draft, IDS.to(DEVICE), **options)
         assert out.shape[0] == 3
         blocks = len(launches)

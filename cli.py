@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_options(add)
     add.set_defaults(run=_eval)
 
-    add = commands.add_parser("report", help="tables, plots and a page out of an evaluation", formatter_class=formatter)
+    add = commands.add_parser("report", help="tables, plots and a page from an evaluation", formatter_class=formatter)
     add.add_argument("folder", type=Path, help="what `domino eval --out` wrote")
     add.set_defaults(run=_report)
 
@@ -167,7 +167,9 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument(
         "--set", action="append", metavar="KEY=VALUE", help="override, e.g. objective.weights=auf; repeatable"
     )
-    add.add_argument("--resume", action="store_true", help="go on from the newest complete checkpoint, if there is one")
+    add.add_argument(
+        "--resume", action="store_true", help="continue from the newest complete checkpoint, if there is one"
+    )
     add.set_defaults(run=_train)
 
     add = commands.add_parser(
@@ -183,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--max-new-tokens", type=int, default=128)
     add.set_defaults(run=_ablate)
 
-    add = commands.add_parser("distill", help="let a target answer prompts: the data of a drafter", description=ABOUT)
+    add = commands.add_parser(
+        "distill", help="let a target answer prompts: training data for a drafter", description=ABOUT
+    )
     add_options(add)
     add.set_defaults(run=_distill)
 
@@ -199,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     add.set_defaults(run=_export)
 
     add = commands.add_parser(
-        "validate", help="check a drafter folder against both engines' contracts", formatter_class=formatter
+        "validate", help="check that transformers and SGLang can load a drafter folder", formatter_class=formatter
     )
     add.add_argument("folder", type=Path)
     add.set_defaults(run=_validate)

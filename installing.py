@@ -7,5 +7,5 @@ VERSION = "0.1.0"  # pyproject.toml reads it here
 
 
 def missing(what: str, extra: str) -> str:
-    """A sentence with the command that installs it; `what` says what needs what, `extra` is one of pyproject.toml's."""
+    """A sentence with the command that installs a package; `what` says what needs it, `extra` is one of pyproject.toml's."""
     return f'{what}: pip install "{DISTRIBUTION}[{extra}]".'

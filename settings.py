@@ -1,4 +1,4 @@
-"""Dataclasses out of plain values, as YAML gives them; every mistake is named."""
+"""Dataclasses from plain values, as YAML gives them; each error names the setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DTYPES = get_args(Dtype)
 
 
 def mapping(values: Any, name: str) -> dict[str, Any]:
-    """The values. Raises `ValueError`: they are no mapping."""
+    """The values. Raises `ValueError` if they are not a mapping."""
     require(isinstance(values, dict), name, values, "must be a mapping of settings")
     return values
 
@@ -25,7 +25,7 @@ def build(cls, values: Any, prefix: str):
 
 
 def known(key: str, allowed: set[str], prefix: str) -> None:
-    """Raises `ValueError`: not one of `allowed`; the nearest is named, or all where none is near."""
+    """Raise `ValueError` unless the key is allowed; it names the nearest one, or all if none is near."""
     if key in allowed:
         return
     near = difflib.get_close_matches(str(key), allowed, n=1, cutoff=0.5)
@@ -42,7 +42,7 @@ def _number(value: Any) -> Any:
 
 
 def typed(value: Any, kind: Any, name: str) -> Any:
-    """The value, a number where YAML read one as a string. Raises `ValueError`: it is not of that kind."""
+    """The value, as a number if YAML read a number as a string. Raises `ValueError` if it is of another kind."""
     if get_origin(kind) is Literal:
         require(value in get_args(kind), name, value, f"must be one of {', '.join(map(repr, get_args(kind)))}")
         return value

@@ -16,7 +16,7 @@ FEW = 65  # queries, the nodes of a large tree and their anchor; beyond, as when
 
 
 def few_queries(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs):
-    """As transformers' `sdpa_attention_forward`, to which all but the case at hand is left.
+    """As transformers' `sdpa_attention_forward`, which also takes every other case.
 
     Args:
         query: [R, H, n, d]. key, value: [R, G, L, d].

@@ -29,7 +29,7 @@ _unfit: WeakSet[nn.Module] = WeakSet()  # targets of which a recording failed
 def graphs_for(
     setting: bool | Literal["auto"], fits: bool, target: PreTrainedModel, draft: PreTrainedModel
 ) -> "Graphs | None":
-    """What records this call's work, or None where it is run.
+    """The recordings of this call; None: the call runs without graphs.
 
     Args:
         setting: True wherever a device can; "auto" only where the check of `graph_cases` passed on this device, and neither this
@@ -54,12 +54,12 @@ def graphs_for(
 
 
 def passed(device: torch.device) -> bool:
-    """Whether recorded work was right on this device, with the head's kernels as they run there; asked first, a check runs."""
+    """Whether recorded work is right on this device, with the head's kernels as they run there. The first call runs the check."""
     return verdict("graphs", CASES, device, **_head(device)).passed is True
 
 
 def checked_anew(device: torch.device) -> Verdict:
-    """The verdict of a check that runs in any case."""
+    """Run the check, whatever an earlier one found, and return its verdict."""
     return check("graphs", CASES, device, **_head(device))
 
 
@@ -80,7 +80,7 @@ def hooked(*models: nn.Module) -> bool:
 
 
 def recorder(device: torch.device) -> Recorder | None:
-    """What records on this device: takes the work, gives what replays it and where its results will lie. None: nothing does."""
+    """The device's recorder: takes work, returns a function that replays it and the tensors of its results. None: there is none."""
     return partial(_record, device) if able(device) else None
 
 
@@ -90,7 +90,7 @@ def able(device: torch.device) -> bool:
 
 
 def _record(device: torch.device, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
-    """On a stream of the very device: torch's own lies on the one that was current first, and would record nothing of another's work."""
+    """Record on a stream of this device. torch's own stream lies on the device that was current first and records nothing of another's work."""
     graph = torch.cuda.CUDAGraph()
     # A recording that fails leaves its stream as the current one: the context around it takes that back. "thread_local": what other
     # threads do meanwhile neither fails nor spoils it.
@@ -118,7 +118,7 @@ class Graphs:
         self.forget()
 
     def __call__(self, name: str, work: Callable[..., Outputs], *state: Hashable, **inputs: Tensor) -> Outputs:
-        """work(**inputs): done at the first time, which makes what is made lazily, recorded at the second, then replayed.
+        """Do work(**inputs). The first time it runs, which makes what is made lazily; the second time it is recorded, then replayed.
 
         Args:
             name: of the work. One recording of it is kept, the last: its shapes grow and do not come back, and each holds memory.
@@ -152,6 +152,6 @@ class Graphs:
         return self.record is not None
 
     def forget(self) -> None:
-        """The tensors that the recordings write to are gone."""
+        """Drop the recordings: the tensors that they write to are gone."""
         self.seen: set[Hashable] = set()
         self.recorded: dict[str, tuple[tuple, dict[str, Tensor], Callable[[], None], Outputs]] = {}

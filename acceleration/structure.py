@@ -1,4 +1,4 @@
-"""What a model is built of: whether it is still the one that a view was made of, asked on every call."""
+"""Whether a model is still built as it was when a view of it was made. Every call asks."""
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
@@ -53,7 +53,7 @@ class Structure:
         return all(map(is_, self._walk(model, dicts), self._content))
 
     def _with_top(self, model: nn.Module) -> list[dict]:
-        """All dictionaries that held something; the model's own as a copy, since it may hold this."""
+        """All dictionaries that held something. The model's own is a copy, since the model may hold this object."""
         top = {name: value for name, value in vars(model).items() if name not in self._left_out}
         return [top, *map(vars, self._modules), *self._dicts]
 

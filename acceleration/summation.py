@@ -19,10 +19,10 @@ from . packed_linear import RowLimits, packed_for_few, packed_product  # fmt: sk
 from . tree_values import TILE  # fmt: skip  # isort: skip
 
 # Numbers of rows that are tried. They are dense where verifications are, and an order changes with the matrix units' blocks of 16 rows.
-ROWS = (1, 2, 3, 5, 8, 9, 13, 16, 17, 25, 32, 33, 48, 64, 96, 128, 192, 256, 512)
+ROWS = (1, 2, 5, 9, 13, 16, 17, 25, 32, 33, 48, 64, 96, 128, 256, 512)
 MOST = (512, 256, 128, 64, 32)  # rows of a product, the largest of which is taken
 OUTPUTS = 1024  # columns tried at most: they do not meet in a sum
-KEYS = (64, 576, 1088)  # numbers of keys tried
+KEYS = (64, 1088)  # numbers of keys tried
 FEW = 16  # rows of the products that all others are compared with
 
 
@@ -71,7 +71,7 @@ def attention_keeps_order(groups: int, shared: int, width: int) -> bool:
 @cache
 @torch.no_grad()
 def _attention_keeps_order(groups: int, shared: int, width: int, threads: int) -> bool:
-    queries = [shared * tokens for tokens in (1, 2, 5, 11, 14, 17, 33, 128)]
+    queries = [shared * tokens for tokens in (1, 5, 11, 14, 33, 128)]
     holds = all(_keys_keep_order(keys, groups, width, queries[:-1]) for keys in KEYS)
     return holds and _keys_keep_order(KEYS[1], groups, width, queries[-1:]) and _softmax_keeps_order(queries[:-1])
 

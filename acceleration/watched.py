@@ -1,4 +1,4 @@
-"""Tensors that something was made of: whether they are still the same, without reading them whole."""
+"""Whether tensors still hold the same values, without reading them whole."""
 
 from collections.abc import Sequence
 from operator import attrgetter, is_
@@ -12,7 +12,7 @@ DTYPE, COUNT = attrgetter("dtype"), attrgetter("_version")
 
 
 class Watched:
-    """What was seen of some tensors, contiguous ones on the CPU.
+    """A record of some tensors, which are contiguous and on the CPU.
 
     A change that torch counts is noticed, and so is other memory. torch does not count what is written through `.data`, as when
     adapters are merged: that is noticed where it changes one of the bytes looked at, 256 values in bfloat16. One tensor is enough.
@@ -32,13 +32,13 @@ class Watched:
         self._memory, self._bytes = self._where(), self._look()
 
     def unchanged(self, tensors: Sequence[Tensor] | None = None) -> bool:
-        """Whether `tensors`, or None: what these hold now, is what was seen."""
+        """Whether nothing has changed, and `tensors`, unless None, are the very ones that were seen."""
         if tensors is not None and not (len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))):
             return False
         return self._where() == self._memory and self._same_bytes()
 
     def written(self) -> bool:
-        """Whether they hold other values without torch having counted a change: then any of them may, looked at or not."""
+        """Whether values changed and torch did not count it. Then any tensor may have changed, also where nobody looked."""
         return self._where() == self._memory and not self._same_bytes()
 
     def _same_bytes(self) -> bool:

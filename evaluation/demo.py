@@ -1,4 +1,4 @@
-"""`domino demo`: one question, streamed, then plain `generate` against Domino."""
+"""`domino demo`: one question, streamed, then plain `generate`, Domino without drafts and Domino, timed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def demo(models: Models, question: str, max_new_tokens: int) -> Cell:
         **inputs, assistant_model=models.draft, streamer=streamer, **decoding(0, max_new_tokens)
     )  # also the warm-up
 
-    console.print(f"\nMeasuring plain generate and Domino in turn, {REPEATS} times ...", highlight=False)
+    console.print(
+        f"\nMeasuring plain generate, Domino without drafts and Domino in turn, {REPEATS} times ...", highlight=False
+    )
     found = answer(
         models, {name: METHODS[name] for name in NAMES}, Question("demo", [question]), 0, max_new_tokens, REPEATS, 0
     )
@@ -45,8 +47,8 @@ def demo(models: Models, question: str, max_new_tokens: int) -> Cell:
     ours = turns[DOMINO]
     if not ours.same:
         console.print(
-            f"Plain generate's text parts from it at a near tie of {target.dtype} arithmetic (logit gap {ours.gap:.3f}), which "
-            "rounds in another order there; in float32 they are equal: add --dtype float32.",
+            f"Plain generate's text differs from a near tie on (logit gap {ours.gap:.3f}): it rounds {target.dtype} numbers "
+            "in another order. In float32 the texts are equal: add --dtype float32.",
             highlight=False,
         )
     return cells[DOMINO]

@@ -1,4 +1,4 @@
-"""How near a tie two texts part."""
+"""How near a tie is where two texts differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @torch.no_grad()
 def first_gap(target, left: Tensor, right: Tensor) -> float:
-    """The target's own opinion at the first difference of two continuations.
+    """The target's logit gap at the first difference of two continuations.
 
     Args:
         left, right: [1, n] and [1, m], different, with a common prefix.

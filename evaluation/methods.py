@@ -80,13 +80,13 @@ METHODS = {
         lambda models: models.draft,
         needs="draft",
     ),
-    "engine-plain": _engine("our own decode loop without drafts: what it brings besides speculation", budget=0),
-    "engine-chain": _engine(
-        "Domino through our own decode loop, a chain of drafts, as many as pay", shape="chain", lookup=False
-    ),
+    "engine-plain": _engine("the engine without drafts: what it brings besides speculation", budget=0),
+    "engine-chain": _engine("a chain of drafts, as many as pay", shape="chain", lookup=False),
     "engine-tree": _engine("a tree of drafts, as many nodes as pay", shape="tree", lookup=False),
-    "engine": _engine("the same by name: on a CPU a tree, and what lookup finds in the text; as much as pays"),
-    "engine-24": _engine("the default with 24 nodes a round: acceptance lengths that no clock decides", budget=24),
+    "engine": _engine("the same by name: on a CPU a tree and what lookup finds in the text, as many nodes as pay"),
+    "engine-24": _engine(
+        "the default with 24 nodes a round: acceptance lengths do not depend on measured times", budget=24
+    ),
     "engine-compiled": _engine("the default with torch.compile: a minute or two before the first answer", compile=True),
     "assisted": _engine("Domino through transformers' assisted loop, a chain of drafts", loop="transformers"),
     "domino": Method(

@@ -1,4 +1,4 @@
-"""Figures out of counts: pure functions, the definitions of every number in docs/results.md.
+"""Figures from counts: pure functions, the definitions of every number in docs/results.md.
 
 `advanced` are the tokens that the rounds of one answer added (accepted drafts + the bonus token); a sample is one answer.
 """

@@ -1,4 +1,4 @@
-"""What stands beside every figure."""
+"""What is recorded beside every figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`domino eval`: models x temperatures x tasks x methods, question by question, to be continued at any point."""
+"""`domino eval`: models x temperatures x tasks x methods, question by question; a run can be continued at any point."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ TEMPLATE = """---
 
 # Domino drafter for {{ base_model }}
 
-Makes `{{ base_model }}` decode faster without changing its output: this drafter proposes a block of tokens in one pass, a
-light causal head makes each depend on those before it, and the target verifies the block in one forward
+Makes `{{ base_model }}` decode faster and keeps its text: this drafter proposes several tokens in one pass, a light causal
+head makes each depend on those before it, and the target verifies all of them in one forward
 ([Domino, arXiv 2605.29707](https://arxiv.org/abs/2605.29707)).
 
 ```python
@@ -30,8 +30,15 @@ out = target.generate(**inputs, assistant_model=draft, max_new_tokens=128)
 print(tokenizer.decode(out[0]), draft.statistics.acceptance_length)
 ```
 
-Greedy output equals plain `generate` token for token (up to near ties of low-precision arithmetic), sampled output has the
-target's distribution. The same folder serves in SGLang as a `DFLASH` drafter, with `--trust-remote-code`.
+The text, greedy or sampled with the same seed:
+
+- float32, float64: equal to plain `generate`, token for token.
+- bfloat16 on a CPU: bit for bit the same with drafts and without, where the setting `invariant` holds; equal to plain
+  `generate` up to near ties (two tokens with almost the same logit).
+- bfloat16 or float16 elsewhere, such as on a GPU: equal to plain `generate` up to near ties.
+
+Sampled output has the target's distribution in any case. The same folder serves in SGLang as a `DFLASH` drafter, with
+`--trust-remote-code`.
 
 ## Acceptance
 

@@ -1,4 +1,4 @@
-"""Is a folder a complete drafter that transformers and SGLang 0.5.23 will both load as it is?
+"""Whether a folder is a complete drafter that transformers and SGLang 0.5.23 both load as it is.
 
 SGLang's loader leaves an absent backbone tensor uninitialised and skips unknown ones without a word, so the check is
 stricter than the loader: exact tensor set, exact shapes, one dtype.

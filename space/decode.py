@@ -1,4 +1,4 @@
-"""Runs the methods one after the other and tells every step as it happens.
+"""Runs the methods one after the other and reports every step as it happens.
 
 One after the other, since two models on one device would slow each other; each step carries the time at which it came, so that
 both can be shown side by side at their true pace afterwards.

@@ -35,7 +35,7 @@ class Handlers:
         self.runner, self.device, self.dtype = runner, device, dtype
 
     def greet(self, request: gr.Request) -> tuple:
-        """Asked again by a timer until the models are there; no place in line is taken. Outputs: verdict, the timer."""
+        """A timer asks again until the models are loaded, outside of the queue. Outputs: verdict, the timer."""
         shelf, over = self.runner.shelf, gr.Timer(active=False)
         if str(request.session_hash) in self.runner.desk.held:  # Run was pressed: the verdict's place is the run's
             return gr.skip(), over
@@ -48,16 +48,16 @@ class Handlers:
         return message(f"Loading the models … {shelf.waited(shelf.first):.0f} s", "busy"), gr.skip()
 
     def enter(self, request: gr.Request) -> tuple:
-        """A click on Run: into the line. Outputs: the ticket's name, verdict, Run, Stop."""
+        """A click on Run: into the queue. Outputs: the ticket's name, verdict, Run, Stop."""
         ticket = self.runner.desk.issue(str(request.session_hash))
-        return ticket.name, message("In line: one request runs at a time …", "busy"), *WAITING
+        return ticket.name, message("Waiting: one request runs at a time …", "busy"), *WAITING
 
     def leave(self, request: gr.Request) -> tuple:
         """After a run, however it ended. Outputs: Run, Stop."""
         return WAITING if str(request.session_hash) in self.runner.desk.held else FREE
 
     def stop(self, request: gr.Request) -> tuple:
-        """Ends the session's generation within a round, or takes it out of the line. Outputs: verdict, Run, Stop."""
+        """Ends the session's generation within a round, or takes it out of the queue. Outputs: verdict, Run, Stop."""
         desk, session = self.runner.desk, str(request.session_hash)
         if not desk.stop(session) or session in desk.held:
             return (gr.skip(),) * 3  # the run itself says how it ended
@@ -68,7 +68,7 @@ class Handlers:
         self.runner.desk.stop(str(request.session_hash))
 
     def turned_away(self, request: gr.Request) -> tuple:
-        """The line had no place. Outputs: verdict, Run, Stop."""
+        """The queue was full. Outputs: verdict, Run, Stop."""
         self.gone(request)
         return message("Too many requests are waiting: try again in a minute.", "wrong"), *FREE
 
@@ -97,7 +97,7 @@ class Handlers:
             desk.give_back(session, ticket)
 
     def _insight(self, now: Comparison) -> tuple:
-        """Insight, state, slider, tree and block, at the round with the most kept drafts, one with branches where there is one."""
+        """Insight, state, slider, tree and block of the round with the most kept drafts; rounds with branches come first."""
         if now.ours.call is None or now.ours.rounds == 0:
             return NOTHING, None, gr.update(**NO_BLOCK), ""
         best = max(range(1, now.ours.rounds + 1), key=lambda number: self._shows(now, number))

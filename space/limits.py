@@ -9,7 +9,7 @@ from ..generation.settings import MOST
 
 
 class Refused(ValueError):
-    """A request that is turned down; the message is for the visitor."""
+    """A request that is refused; the message is for the visitor."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Limits:
 
     Attributes:
         prompt_chars: looked at before anything reads the prompt. prompt_tokens: chat template included. new_tokens: of each answer.
-        seconds: of each answer; a longer one is ended. waiting: requests in line, beyond which they are turned away.
+        seconds: of each answer; a longer one is ended. waiting: requests in the queue; further ones are refused.
     """
 
     prompt_chars: int = 8000
@@ -58,7 +58,7 @@ class Ask:
                 f"The prompt has {len(self.prompt):,} characters; this page takes {LIMITS.prompt_chars:,}. Shorten it."
             )
         if re.search(r"[\ud800-\udfff]", self.prompt):
-            raise Refused("The prompt holds half a character (a lone surrogate): leave it out.")
+            raise Refused("The prompt holds half a character (a lone surrogate): remove it.")
         if not isinstance(self.head, bool):
             raise Refused("Head must be true or false.")
         if not isinstance(self.pair, str):

@@ -1,4 +1,4 @@
-"""The line that says how it ended: the speedup, and whether the texts are the same."""
+"""The line above the answers: the speedup, and whether the texts are the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def badge(now: Comparison, dtype: str) -> str:
     gap = "" if found.gap is None or not math.isfinite(found.gap) else f" (two logits {found.gap:.3f} apart)"
     if found.own:
         why = (
-            f"Domino's loop says the same without drafts. Plain generate rounds {dtype} numbers in another order: its text is the same "
+            f"Without drafts, Domino's loop gives the same text. Plain generate rounds {dtype} numbers in another order: its text is the same "
             f"for {found.place} tokens, then a near tie falls the other way{gap}. In float32 all are equal."
         )
         return f'<span class="badge same">✓ same text with and without drafts</span><p class="why">{text(why)}</p>'

@@ -105,7 +105,7 @@ def memory(prompt: int, new: int, window: int) -> int:
 
 
 def bound(slots: int, chunk: int = 512) -> int:
-    """Of SmolLM2 in bfloat16, docs/engine.md: its cache; a chunk's mask and attention; 64 MiB for the rest."""
+    """Of SmolLM2 in bfloat16, docs/measurements.md: its cache; a chunk's mask and attention; 64 MiB for the rest."""
     cache = slots * 2 * 30 * 3 * 64 * 2
     copies = 2 * slots * 9 * 64 * 2  # keys and values of one layer for every query head
     mask = chunk * slots * 2

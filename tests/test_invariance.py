@@ -125,8 +125,13 @@ def one_by_one(pair, ids, tokens):
 @torch.no_grad()
 @pytest.mark.parametrize(("lengths", "nodes"), [((94,), 7), ((62, 31), 12), ((500,), 30), ((15, 40, 95), 63)])
 def test_nodes_of_trees_are_as_in_a_chain(pair, lengths, nodes):
-    """Across tiles of 32 keys, multiples of 64, 32 rows of a product; each row has a tree of its own size."""
-    choose, vocabulary = random.Random(nodes), 40000
+    """Across tiles of 32 keys, multiples of 64, 32 rows of a product."""
+    compare_nodes(pair, lengths, nodes, vocabulary=40000)
+
+
+def compare_nodes(pair, lengths, nodes, vocabulary):
+    """Random trees behind random texts, each row's of another size, against their paths read token by token."""
+    choose = random.Random(nodes)
     ids = [torch.tensor(choose.choices(range(5, vocabulary), k=length)) for length in lengths]
     anchors = [[choose.randrange(5, vocabulary)] for _ in ids]
     trees = []
@@ -151,7 +156,7 @@ def test_other_families(family, changes):
     shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2, "vocab_size": 1000}
     target = make_target(family, **shape | changes, max_position_embeddings=512).to(torch.bfloat16)
     assert is_invariant(target)
-    test_nodes_of_trees_are_as_in_a_chain((target, None, None), (94, 61), 12, vocabulary=1000)
+    compare_nodes((target, None, None), (94, 61), 12, vocabulary=1000)
 
 
 def test_the_worked_example_of_tiles(monkeypatch):

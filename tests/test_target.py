@@ -109,7 +109,7 @@ def test_shapes_the_target_cannot_give():
         make_drafter(make_target(), DrafterSettings(), VOCAB - 1)
     opt = make_other("opt", True, word_embed_proj_dim=32)
     del opt.config.intermediate_size  # OPT's own name is ffn_dim
-    with pytest.raises(ValueError, match="intermediate_size None, not one int to take over"):
+    with pytest.raises(ValueError, match="intermediate_size None, not one number"):
         make_drafter(opt, DrafterSettings(**SMALL, start="random"), VOCAB - 1)
 
 

@@ -63,7 +63,7 @@ def test_overrides(tmp_path):
         ({"objective": {"wieghts": "auf"}}, r"Unknown key objective.wieghts: did you mean objective.weights\?"),
         ({"trainer": {"learning_rat": 1}}, r"Unknown key trainer.learning_rat: did you mean trainer.learning_rate\?"),
         ({"drafter": {"qqqqq": 1}}, "Unknown key drafter.qqqqq: allowed are block_size, emb_dim"),
-        ({"trainer": {"output_dir": "x"}}, "trainer.output_dir is not yours to set"),
+        ({"trainer": {"output_dir": "x"}}, "trainer.output_dir cannot be set here"),
         ({"objective": {"weights": "vat"}}, "objective.weights must be one of 'decay', 'auf', 'dpace', got 'vat'"),
         ({"objective": {"num_anchors": "many"}}, "objective.num_anchors must be int, got 'many'"),
         ({"objective": {"num_anchors": True}}, "objective.num_anchors must be int, got True"),

@@ -1,1 +1,1 @@
-"""Training a drafter: distil the target, then fit the drafter to what it said."""
+"""Training a drafter: the target answers prompts, then the drafter is trained on the answers."""

@@ -1,4 +1,4 @@
-"""The target answers prompts in batches, and what a drafter reads of it falls out of the same forwards."""
+"""The target answers prompts in batches; the same forwards give what a drafter reads of it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def answer(target, tokenizer, batch: list[Question], decoding: Decoding) -> tupl
 
 
 def _until_end(new: list[int], ends: set[int]) -> list[int]:
-    """Up to and with the first end; `generate` goes on with padding until the longest answer is done."""
+    """Up to and including the first end token; `generate` pads until the longest answer is done."""
     return new[: next((i + 1 for i, token in enumerate(new) if token in ends), len(new))]
 
 

@@ -204,7 +204,7 @@ def _trainer(values: Any) -> dict[str, Any]:
     checked = {}
     for key, value in mapping(values, "trainer").items():
         if key in OURS:
-            raise ValueError(f"trainer.{key} is not yours to set: it is {OURS[key]}.")
+            raise ValueError(f"trainer.{key} cannot be set here: it is {OURS[key]}.")
         known(key, set(kinds), "trainer.")
         if key.endswith("_strategy") and value is False:
             value = "no"  # which YAML reads as false

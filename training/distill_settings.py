@@ -40,7 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 @dataclass
 class DistillSettings:
-    """One field an option; None leaves it to the mix, the template or torch.
+    """One field for each option; None leaves the choice to the mix, the template or torch.
 
     Raises:
         `ValueError`: a number out of its range, or options that do not go together.

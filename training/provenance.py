@@ -19,7 +19,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "py
 
 
 def begin(folder: Path, facts: dict, notes: dict) -> None:
-    """Record a run, or go on with one that has the same `facts`; `notes` may differ.
+    """Record a run, or continue one that has the same `facts`; `notes` may differ.
 
     Raises:
         `ValueError`: the folder holds shards that were made otherwise; the differing keys are named.

@@ -193,7 +193,7 @@ def make_drafter(target, settings: DrafterSettings, mask_token_id: int) -> Domin
 
 
 def _shape(text, settings: DrafterSettings) -> dict:
-    """Fields of the drafter's config, out of the target's text config and the settings."""
+    """Fields of the drafter's config, from the target's text config and the settings."""
     shape = {name: getattr(text, name) for name in (*SHARED, *SPECIAL) if getattr(text, name, None) is not None}
     # Families with sliding layers keep one set of rotary parameters per kind; draft layers are full attention.
     rope = shape.get("rope_parameters", {})
@@ -203,7 +203,7 @@ def _shape(text, settings: DrafterSettings) -> dict:
         shape[name] = own if own is not None else getattr(text, name, None)
     if not isinstance(shape["intermediate_size"], int):
         raise ValueError(
-            f"A {text.model_type} target has intermediate_size {shape['intermediate_size']}, not one int to take over: "
+            f"A {text.model_type} target has intermediate_size {shape['intermediate_size']}, not one number: "
             "set drafter.intermediate_size."
         )
     layers, count = text.num_hidden_layers, settings.num_feature_layers

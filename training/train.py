@@ -65,7 +65,7 @@ def train(config: TrainConfig, resume: bool = False) -> Path:
         (out / "train_config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if stop.interrupted:
-        print(f"Stopped at step {trainer.state.global_step}; the same command with --resume goes on.", flush=True)
+        print(f"Stopped at step {trainer.state.global_step}; continue with the same command and --resume.", flush=True)
         raise KeyboardInterrupt
     return _save(trainer, out)
 
@@ -107,7 +107,7 @@ def read_data(config: TrainConfig, layer_ids: list[int]) -> tuple[DistilledAnswe
 
 
 def _checkpoint(out: Path, resume: bool) -> Path | None:
-    """Where to go on from. Raises `ValueError`: a run is there and `--resume` was not given."""
+    """The checkpoint to continue from. Raises `ValueError` if there is a run and `--resume` was not given."""
     checkpoint = last_checkpoint(out) if out.is_dir() else None
     if checkpoint is not None and not resume:
         raise ValueError(f"{out} holds a run ({checkpoint.name}): add --resume to go on, or choose another output_dir.")

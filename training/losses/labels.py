@@ -1,4 +1,4 @@
-"""What a draft is held against: the token the target said, or the target's whole distribution."""
+"""What a draft is compared with: the target's token, or the target's whole distribution."""
 
 from __future__ import annotations
 

@@ -72,15 +72,15 @@ def test_a_kernel_that_is_wrong_is_found_and_kept(monkeypatch, capsys):
 
 def test_a_text_that_differs_is_found(monkeypatch, capsys):
     """An engine that keeps a token the target would not say."""
-    from domino.generation import call
+    from domino.generation import choosing
 
-    accept = call.accept_greedy
+    accept = choosing.accept_greedy
 
     def biased(logits, proposal):
         paths, following = accept(logits, proposal)
         return paths, [(token + 1) % 100 + 3 for token in following]
 
-    monkeypatch.setattr(call, "accept_greedy", biased)
+    monkeypatch.setattr(choosing, "accept_greedy", biased)
     assert not report.doctor("cpu", True)
     facts = json.loads(capsys.readouterr().out)
     assert "another text than plain generate's" in facts["checks"]["lossless"]["found"]

@@ -13,6 +13,7 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .acceleration/same_code import *
     from .acceleration/structure import *
     from .acceleration/summation import *
+    from .acceleration/threads import *
     from .acceleration/tree_values import *
     from .acceleration/view import *
     from .acceleration/watched import *
@@ -35,7 +36,6 @@ Remote-code manifest (transformers' loader scans these lines for files to fetch;
     from .drafting/lookup import *
     from .drafting/proposal import *
     from .drafting/sampled import *
-    from .drafting/threads import *
     from .drafting/tree import *
     from .generation/assisted_loop import *
     from .generation/budget import *

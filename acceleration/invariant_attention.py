@@ -4,14 +4,18 @@ Fused attention orders its sums by the number of queries and keys. Two batched p
 the products have a shape that `summation.py` found to share one order. Prompts, single tokens and drafts all go through here.
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
 from . tree_values import TreeValues  # fmt: skip  # isort: skip
 
 NAME = "domino_invariant"
+QUICK = 2**18  # scores of one layer: for fewer, to wake a thread that sleeps takes longer than its share of the work
 STEP = 64  # keys come in multiples of this: softmax adds another number of them in another order
 TURNED = range(
     33, 49
@@ -33,6 +37,12 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
 
     Worked example: H = 9, G = 3, n = 2: query heads 0, 1, 2 share key head 0 and become its six queries, so that keys are not copied.
     """
+    quick = THREADS_SLEEP and query.shape[:3].numel() * key.shape[2] < QUICK
+    with one_thread() if quick else nullcontext():
+        return _attention(query, key, value, attention_mask, scaling), None
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float | None) -> Tensor:
     rows, heads, n, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     shared = heads // groups
@@ -47,7 +57,7 @@ def attention(module, query: Tensor, key: Tensor, value: Tensor, attention_mask:
     weights = scores.softmax(-1)
     if tree is not None:
         weights, value = tree.spread(weights, value, groups, shared)
-    return weighted(weights, value).reshape(rows, heads, n, width).transpose(1, 2).contiguous(), None
+    return weighted(weights, value).reshape(rows, heads, n, width).transpose(1, 2).contiguous()
 
 
 def weighted(weights: Tensor, value: Tensor) -> Tensor:

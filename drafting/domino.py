@@ -20,7 +20,7 @@ from . fused_chain import Plan, fused, fused_rollout  # fmt: skip  # isort: skip
 from . head import BlockHead, head_weights  # fmt: skip  # isort: skip
 from . proposal import Proposal, Sampled, chain  # fmt: skip  # isort: skip
 from . sampled import draw, shape  # fmt: skip  # isort: skip
-from . threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
+from .. acceleration.threads import THREADS_SLEEP, one_thread  # fmt: skip  # isort: skip
 from . tree import best_first  # fmt: skip  # isort: skip
 from .. acceleration.graphs import BUCKET, Graphs  # fmt: skip  # isort: skip
 from .. verification.cache import RowCache  # fmt: skip  # isort: skip

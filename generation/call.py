@@ -28,8 +28,7 @@ class Call:
         self.rows, self.past, self.outputs = request.rows, request.past, request.outputs
         self.on_round, self.choosing = request.on_round, Choosing(request)
         # what earlier calls taught would bend the draws: with a fixed budget a seed repeats a text
-        samples, noise = self.choosing.samples, self.choosing.noise
-        repeats = samples and noise is None and request.settings.budget != "auto"
+        repeats = self.choosing.samples and not self.choosing.shares and request.settings.budget != "auto"
         learnt = Learnt(memory=known.memory) if repeats else known
         self.sides = open_sides(request)
         self.target, self.session, self.graphs = self.sides.target, self.sides.session, self.sides.graphs
@@ -132,6 +131,5 @@ def _limit(generation_config: GenerationConfig) -> int | None:
 
 
 def _wide(logits: Tensor, rows: Rows) -> Tensor:
-    """The target's logits in at least float32, where the texts are."""
-    logits = logits.to(rows.input_ids.device)
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    """The target's logits in float32, where the texts are: plain `generate` chooses among those, whatever the target's dtype."""
+    return logits.to(rows.input_ids.device, torch.float32)

@@ -8,7 +8,8 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, StaticCache
+from transformers.cache_utils import DynamicLayer, StaticSlidingWindowLayer
 from transformers.generation import (
     BaseStreamer,
     LogitsProcessorList,
@@ -119,11 +120,14 @@ def check_call(input_ids: Tensor, processors: LogitsProcessorList, model_kwargs:
     cache = model_kwargs.get("past_key_values")
     if cache is None:
         return
-    odd = sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in READABLE})
-    if odd and cache.get_seq_length() > 0 or getattr(cache, "offloading", False):
+    allowed = READABLE if cache.get_seq_length() > 0 else (*READABLE, StaticSlidingWindowLayer)
+    kinds = {type(layer) for layer in cache.layers} | {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
+    odd = sorted(kind.__name__ for kind in kinds if kind not in allowed)
+    own = type(cache).update not in (Cache.update, DynamicCache.update, StaticCache.update)
+    if odd or own or getattr(cache, "offloading", False):
         raise ValueError(
             f"A call with drafts continues a DynamicCache or a StaticCache of full attention, got {type(cache).__name__}"
-            f"{' with ' + ', '.join(odd) if odd else ' with offloading'}: pass one of those, or drop assistant_model."
+            f"{' with ' + ', '.join(odd) if odd else ' with an update of its own' if own else ' with offloading'}: pass one of those, or drop assistant_model."
         )
 
 

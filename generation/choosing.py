@@ -25,19 +25,17 @@ class Choosing:
         settings, config = request.settings, request.config
         self.rows, self.processing = request.rows, request.processing
         self.samples, self.draws = bool(config.do_sample), draws_nodes(settings, config)
-        self.noise: Noise | None = None
-        if self.samples and settings.draws == "shared":
-            ids, vocab = self.rows.input_ids, request.target.get_output_embeddings().weight.shape[0]
-            self.noise = Noise(len(ids), vocab, ids.device)
+        self.shares = self.samples and settings.draws == "shared"
+        self.noise: Noise | None = None  # from the first tokens on
         # nodes that were chosen need no q, and none of their rules keeps more than the walk
         self.rule = RULES[settings.accept if self.draws else "walk"]
 
     def picking(self, embedding: torch.nn.Module) -> Picking:
         """How the drafter picks its nodes; embedding: the target's."""
         processors = self.processing.processors
-        plan = plan_for(processors, embedding, self.draws) if self.noise is None else None
+        plan = plan_for(processors, embedding, self.draws) if not self.shares else None
         process = self.process if processors else None
-        noise = None if self.noise is None else self._noise_of_nodes
+        noise = self._noise_of_nodes if self.shares else None
         return Picking(
             self.draws, process, self.processing.blind, ends=frozenset(self.rows.eos), plan=plan, noise=noise
         )
@@ -50,14 +48,17 @@ class Choosing:
         """Processed logits [R, n + 1, V] of each slot."""
         if not self.processing.processors:
             return logits
-        return self.process(logits, [_places(tree, self.rows.eos) for tree in proposal.trees])
+        paths = [_places(tree, self.rows.eos) for tree in proposal.trees]
+        above = [[0, *(parent + 1 for parent in tree.parents)] for tree in proposal.trees]
+        return self.processing(logits, self.rows.texts(), paths, above)
 
     def first(self, scores: Tensor) -> list[int]:
         """The tokens that follow the prompts, from scores [R, V]."""
         if not self.samples:
             return likeliest(scores).tolist()
-        if self.noise is None:
+        if not self.shares:
             return torch.multinomial(scores.softmax(-1), 1)[:, 0].tolist()
+        self.noise = Noise(len(scores), scores.shape[-1], self.rows.input_ids.device)
         return [draw(scores[row], self.noise.row(row, 0)) for row in range(len(scores))]
 
     def accept(self, scores: Tensor, proposal: Proposal) -> Kept:

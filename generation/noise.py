@@ -26,12 +26,14 @@ class Noise:
         self.shape, self.device = (rows, vocab), device
         self.steps: dict[int, Tensor] = {}
         self.states: list[Tensor] = []  # of the generator, before each step
+        self.last: Tensor | None = None  # of the generator, behind the last one
 
     def row(self, row: int, step: int) -> Tensor:
         """[V], float32, of one row's step."""
         while len(self.states) <= step:
             self.states.append(self._state())
-            self.steps[len(self.states) - 1] = torch.empty(self.shape, device=self.device).exponential_()
+            self.steps[len(self.states) - 1] = self._draw()
+            self.last = self._state()
         return self.steps[step][row]
 
     def forget(self, step: int) -> None:
@@ -40,9 +42,12 @@ class Noise:
             del self.steps[old]
 
     def settle(self, steps: int) -> None:
-        """The call is over, its longest text took this many steps."""
-        if steps < len(self.states):
+        """The call is over, its longest text took this many steps. What another call has drawn since is not undone."""
+        if steps < len(self.states) and self.last is not None and torch.equal(self._state(), self.last):
             self._restore(self.states[steps])
+
+    def _draw(self) -> Tensor:
+        return torch.empty(self.shape, dtype=torch.float32, device=self.device).exponential_()
 
     def _state(self) -> Tensor:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
@@ -55,5 +60,13 @@ class Noise:
 
 
 def draw(logits: Tensor, noise: Tensor) -> int:
-    """The token that `torch.multinomial` would draw with these numbers, from logits [V] and noise [V]."""
-    return int(likeliest(logits.float().softmax(dim=-1) / noise))
+    """The token that `torch.multinomial` would draw with these numbers, from logits [V] and noise [V].
+
+    Raises:
+        `RuntimeError`: as `torch.multinomial`, where the logits leave no token.
+    """
+    p = logits.float().softmax(dim=-1)
+    token = int(likeliest(p / noise))
+    if bool(p[token].isnan()):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    return token

@@ -73,7 +73,7 @@ class Outputs:
                 continue
             before = len(places[at]) - len(slots[at])
             for count, slot in enumerate(slots[at], before + 1):
-                self.attentions[row].append([part[at, :, slot, places[at][:count]] for part in seen.attentions])
+                self.attentions[row].append([part[at, :, slot, places[at][:count]] for part in seen.attentions or ()])
 
     def result(self, sequences: Tensor) -> Tensor | GenerateDecoderOnlyOutput:
         """What the call returns."""
@@ -113,6 +113,8 @@ class Outputs:
     def _attentions(self) -> tuple | None:
         if self.attentions is None:
             return None
+        if not self.chunks[0][1]:  # the target's attention tells none, as "sdpa"
+            return ((),) * (1 + max(map(len, self.attentions)))
         width, read = self.past.mask.shape[1], self._read_columns()
         prompt = []
         for index in range(len(self.kinds)):

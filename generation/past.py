@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
-    DynamicCache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     StaticLayer,
@@ -144,26 +143,3 @@ class Past:
             new = columns >= self.cached
             out[row][:, columns[new] - self.cached] = part[:, new]
         return out
-
-
-def read_last(target: PreTrainedModel, parts: Parts, token: Tensor) -> Parts:
-    """What a row has read, and its last token.
-
-    Plain `generate` goes on over all rows until the last has ended, and so reads the last token of every other.
-
-    Args:
-        target: the model. parts: of the row, without padding. token: its last, [1].
-    """
-    cache = DynamicCache()
-    for index, part in enumerate(parts):
-        if part is not None:
-            cache.update(part[0][None], part[1][None], index)
-    position = torch.full_like(token, cache.get_seq_length())
-    target(input_ids=token[None], position_ids=position[None], past_key_values=cache, use_cache=True)
-    return [_first_row(layer) for layer in cache.layers]
-
-
-def _first_row(layer: object) -> tuple[Tensor, Tensor] | None:
-    if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
-        return None
-    return layer.keys[0], layer.values[0]

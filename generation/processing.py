@@ -42,13 +42,20 @@ class Processing:
         self.processors, self.batch = processors or LogitsProcessorList(), batch
         self.blind = all(type(processor) in BLIND for processor in self.processors)
 
-    def __call__(self, logits: Tensor, texts: dict[int, Tensor], paths: list[list[list[int] | None]]) -> Tensor:
+    def __call__(
+        self,
+        logits: Tensor,
+        texts: dict[int, Tensor],
+        paths: list[list[list[int] | None]],
+        above: list[list[int]] | None = None,
+    ) -> Tensor:
         """Processed logits.
 
         Args:
             logits: [R, k, V]. texts: {row: ids [length]}, its padding included, since that is what plain `generate` shows its
                 processors. paths: drafts after the text that place j of a row follows, [R][k]; None or absent: the place is left as
-                it is, since nothing can come of it.
+                it is, since nothing can come of it. above: the place that place j of a row hangs on, [R][k], 0 for the first. A path that
+                goes through a forbidden token (score -inf) is not asked about either: a grammar may not know it.
         """
         if not self.processors:
             return logits
@@ -57,12 +64,16 @@ class Processing:
             return self._call(torch.zeros(len(flat), 1, dtype=torch.long, device=flat.device), flat).view_as(logits)
         rows = []
         for at, (row, text) in enumerate(texts.items()):
-            places = [
-                logits[at, place]
-                if path is None
-                else self._one(row, torch.cat([text, text.new_tensor(path)]), logits[at, place])
-                for place, path in enumerate(paths[at])
-            ]
+            places: list[Tensor] = []
+            forbidden: set[int] = set()
+            for place, path in enumerate(paths[at]):
+                parent = above[at][place] if above is not None and path else None
+                if parent is not None and path and (parent in forbidden or places[parent][path[-1]] == -torch.inf):
+                    forbidden.add(place)
+                if path is None or place in forbidden:
+                    places.append(logits[at, place])
+                else:
+                    places.append(self._one(row, torch.cat([text, text.new_tensor(path)]), logits[at, place]))
             rows.append(torch.cat([*(place[None] for place in places), logits[at, len(places) :]]))
         return torch.stack(rows)
 

@@ -267,3 +267,17 @@ def test_texts_across_512_and_1024_tokens(pair, length):
     story = torch.cat(prompts(pair[2], 4), dim=1)[:, :length]
     options = {"max_new_tokens": 160, "min_new_tokens": 160}
     assert alike(pair, [story], budgets=("auto", 24, 8), **options) == {"auto": 1, 24: 1, 8: 1}
+
+
+def test_a_batch_whose_rows_end_apart_hands_its_cache_back(pair):
+    """Rows that end early have their last token read, too, by the same attention; the next turn's text is the same with drafts."""
+    target, draft, _ = pair
+    ids = torch.randint(5, 40000, (2, 9), generator=torch.Generator().manual_seed(0))
+    options = {"do_sample": False, "max_new_tokens": 16, "pad_token_id": 0, "return_dict_in_generate": True}
+    said = target.generate(ids, **options, eos_token_id=None, custom_generate=draft.decode).sequences
+    options["eos_token_id"] = [int(said[0, 14])]
+    outs = [target.generate(ids, **options, custom_generate=draft.decode, budget=budget) for budget in (0, "auto")]
+    assert torch.equal(outs[0].sequences, outs[1].sequences)
+    for one, other in zip(outs[0].past_key_values.layers, outs[1].past_key_values.layers, strict=True):
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)

@@ -6,21 +6,21 @@ parts that see to it: linear layers read their rows in pieces (`packed_linear.wi
 multiples of 64. Here is asked, once, whether this machine then adds in one order (`summation.py`).
 """
 
-import inspect
 import logging
-import sys
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
 from . packed_linear import LimitedLinear, PackedLinear, PackedSibling, RowLimits  # fmt: skip  # isort: skip
+from . same_code import mentions  # fmt: skip  # isort: skip
 from . summation import attention_keeps_order, row_limits  # fmt: skip  # isort: skip
 
 # What a model may hand to attention besides a mask, by the names that transformers uses.
 UNKNOWN = ("softcap", "position_bias", "s_aux")
-Exchanged = dict[nn.Module, tuple[type[nn.Module], dict[str, Any]]]  # as of `view.py`
+Exchanged = dict[
+    nn.Module, tuple[type[nn.Module], dict[str, Any]]
+]  # module -> class of its view and what that has besides
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def _of_model(model: nn.Module) -> str | None:
     if config.get_text_config() is not config or config._attn_implementation != "sdpa":
         return "its attention is not exchanged"
     named = sorted({type(module).__module__ for module in model.modules() if "config" in module.__dict__})
-    asked = [word for word in UNKNOWN for name in named if _mentions(name, word)]
+    asked = [word for word in UNKNOWN for name in named if mentions(name, word)]
     if asked:
         return f"its attention may use {asked[0]}"
     other = [name for name, module in model.named_modules() if not _is_known(module)]
@@ -95,13 +95,3 @@ def _limits(module: nn.Linear, exchanged: Exchanged) -> RowLimits | None:
     kind, besides = exchanged.get(module, (LimitedLinear, {}))
     outputs = sum(besides["product"].sizes) if kind is PackedSibling else module.out_features
     return row_limits(module.in_features, outputs, packed=issubclass(kind, PackedLinear))
-
-
-@cache
-def _mentions(module_name: str, word: str) -> bool:
-    if module_name.startswith("torch.") or module_name == "builtins":
-        return False
-    try:
-        return word in inspect.getsource(sys.modules[module_name])
-    except (OSError, TypeError, KeyError):
-        return True  # unknown

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from . packed_linear import JointProduct, PackedLinear, PackedSibling, packed_for_few  # fmt: skip  # isort: skip
+from . packed_linear import JointProduct, PackedLinear, PackedSibling  # fmt: skip  # isort: skip
+from . packed_linear import packed_for_few, packed_product  # fmt: skip  # isort: skip
 from . watched import Watched  # fmt: skip  # isort: skip
 
 LARGEST_SHARE = 0.25  # of the memory that is free
@@ -119,8 +120,7 @@ def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """x [..., in] -> x Wᵀ [..., out] with a small weight [out, in] as it is now, packed where this machine can."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not _packs_here():
         return partial(nn.functional.linear, weight=weight)
-    packed = packed_for_few(weight.detach().contiguous())
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+    return partial(packed_product, packed=packed_for_few(weight.detach().contiguous()), bias=None)
 
 
 def _packs_here() -> bool:

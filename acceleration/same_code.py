@@ -1,5 +1,8 @@
-"""Whether a function is one we know: what a view exchanges must do what we think it does."""
+"""What code says: whether a function is one we know, since what a view exchanges must do what we think it does, and what a module mentions."""
 
+import inspect
+import sys
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -11,6 +14,18 @@ def same_code(one: Any, known: Any) -> bool:
     used = [name for name in known.__code__.co_names if name in known.__globals__ or name in one.__globals__]
     pairs = [(one.__globals__.get(name), known.__globals__.get(name)) for name in used]
     return all(a is b or same_code(a, b) for a, b in pairs)
+
+
+@cache
+def mentions(module_name: str, *words: str) -> bool:
+    """Whether the source of a module, torch's own aside, has one of these words in it; where it cannot be read it may."""
+    if module_name.startswith("torch.") or module_name == "builtins":
+        return False
+    try:
+        source = inspect.getsource(sys.modules[module_name])
+    except (OSError, TypeError, KeyError):
+        return True
+    return any(word in source for word in words)
 
 
 def _text(function: FunctionType) -> tuple:

@@ -6,10 +6,7 @@ a few queries reads grouped keys as they are (`few_queries.py`), RMSNorm and the
 """
 
 import copy
-import inspect
-import sys
 from dataclasses import dataclass
-from functools import cache
 from threading import RLock
 from typing import Any, TypeVar, cast
 
@@ -20,17 +17,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . few_queries import NAME  # fmt: skip  # isort: skip
-from . invariance import limited, obstacle  # fmt: skip  # isort: skip
+from . invariance import Exchanged, limited, obstacle  # fmt: skip  # isort: skip
 from . invariant_attention import NAME as INVARIANT  # fmt: skip  # isort: skip
 from . packed_weights import forget, packed_weights  # fmt: skip  # isort: skip
 from . rms_norm import rms_norms  # fmt: skip  # isort: skip
 from . rotary import rotates, short_rotaries  # fmt: skip  # isort: skip
+from . same_code import mentions  # fmt: skip  # isort: skip
 from . structure import OWN, Structure  # fmt: skip  # isort: skip
 from . watched import Watched  # fmt: skip  # isort: skip
-
-Exchanged = dict[
-    nn.Module, tuple[type[nn.Module], dict[str, Any]]
-]  # module -> class of its view and what that has besides
 
 M = TypeVar("M", bound=PreTrainedModel)
 KEPT = "_domino_views"  # attribute of a model: its views
@@ -147,17 +141,10 @@ def _sdpa_is_usual() -> bool:
     return ALL_ATTENTION_FUNCTIONS.get("sdpa") is sdpa_attention_forward
 
 
-@cache
 def _compares_with_sdpa(module_name: str) -> bool:
-    if module_name.startswith(("torch.", "transformers.")) and not module_name.startswith("transformers.models."):
+    if module_name.startswith("transformers.") and not module_name.startswith("transformers.models."):
         return False
-    if module_name == "builtins":
-        return False
-    try:
-        source = inspect.getsource(sys.modules[module_name])
-    except (OSError, TypeError, KeyError):
-        return True  # unknown, so left alone
-    return '"sdpa"' in source or "'sdpa'" in source
+    return mentions(module_name, '"sdpa"', "'sdpa'")
 
 
 def _view(module: nn.Module, exchanged: Exchanged, attention: str | None, seen: dict) -> nn.Module:

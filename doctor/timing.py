@@ -5,14 +5,15 @@ import time
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ..acceleration import graphs
-from ..embedded.smollm2 import DRAFTER, unpacked
+from ..embedded.smollm2 import unpacked
+from ..evaluation.answering import encode
 from ..evaluation.demo import QUESTION
+from ..evaluation.run import load_models
+from ..evaluation.settings import ModelSettings
 from ..generation.engine import generate
 from ..kernels import seam
-from ..modeling_domino import DominoModel
 from .pair import prompts, tiny_pair
 
 TOKENS, REPEATS = 32, 2
@@ -38,15 +39,11 @@ def rounds(device: torch.device) -> dict[str, Any]:
 
 
 def _pair(device: torch.device) -> tuple[str, Any, Any, torch.Tensor]:
-    folder = unpacked()
-    if folder is None:
+    if unpacked() is None:
         return TINY, *tiny_pair(device, torch.bfloat16), prompts(device, 1)[0]
-    target: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    draft: Any = DominoModel.from_pretrained(DRAFTER, dtype=torch.bfloat16)
-    text: Any = AutoTokenizer.from_pretrained(folder).apply_chat_template(
-        [{"role": "user", "content": QUESTION}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    return "SmolLM2-135M-Instruct and its drafter", target.to(device), draft.to(device), text["input_ids"].to(device)
+    models = load_models(ModelSettings(), "bfloat16")
+    ids = encode(models.tokenizer, QUESTION, device)["input_ids"]
+    return "SmolLM2-135M-Instruct and its drafter", models.target.to(device), models.draft.to(device), ids
 
 
 def _ways(device: torch.device) -> dict[str, dict[str, Any] | None]:

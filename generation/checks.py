@@ -19,7 +19,7 @@ from transformers.generation import (
 
 from .. drafting.drafter import Drafter  # fmt: skip  # isort: skip
 from . outputs import layer_kinds  # fmt: skip  # isort: skip
-from . past import READABLE  # fmt: skip  # isort: skip
+from . past import READABLE, extents  # fmt: skip  # isort: skip
 
 
 def check_target(draft: Drafter, target: PreTrainedModel) -> None:
@@ -142,11 +142,8 @@ def check_batch(input_ids: Tensor) -> None:
 
 def check_continued(input_ids: Tensor, kwargs: dict) -> None:
     """Raise `ValueError` when transformers' assisted loop is to continue a cache with the new tokens alone: it needs all of them."""
-    cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
-    cached, given = (cache.get_seq_length() if cache is not None else 0), input_ids.shape[1]
-    # transformers drops a mask of ones and keeps its length
-    masked = mask.shape[1] if mask is not None else getattr(kwargs["generation_config"], "_mask_length", given)
-    if cached == 0 or (cached < given and masked == given):
+    cached, given, covered = extents(input_ids, kwargs["generation_config"], kwargs)
+    if cached == 0 or (cached < given and covered == given):
         return
     raise ValueError(
         f"The cache holds {cached} tokens but only {given} were passed: transformers' assisted loop continues a cache with "

@@ -16,9 +16,6 @@ from . settings import EngineSettings  # fmt: skip  # isort: skip
 
 logger = logging.get_logger(__name__)
 
-# What a loop of `generate` is told and the engine has no use for.
-UNUSED = ("tokenizer", "assistant_tokenizer", "inputs_tensor")
-
 
 def decode(
     target: PreTrainedModel,
@@ -47,8 +44,6 @@ def decode(
     if why is not None:
         _leave_the_engine(why, settings, len(input_ids))
     elif settings.loop != "transformers":
-        for name in UNUSED:
-            model_kwargs.pop(name, None)
         return Engine(target, draft, settings).decode(
             input_ids,
             logits_processor,

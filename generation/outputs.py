@@ -53,9 +53,9 @@ class Outputs:
         for place, row in enumerate(rows):
             for slot in slots[place]:
                 if self.scores is not None:
-                    self.scores[row].append([scores[place, slot].float()])
+                    self.scores[row].append([scores[place, slot].clone()])
                 if self.logits is not None:
-                    self.logits[row].append([logits[place, slot].float()])
+                    self.logits[row].append([logits[place, slot].clone()])
 
     def verified(self, rows: list[int], slots: list[list[int]], places: list[list[int]], seen: Any) -> None:
         """The same, of what happened inside the target.

@@ -27,6 +27,15 @@ Parts = list[
 ]  # of one row: keys and values [heads, length, head_dim] a layer; None: it keeps none
 
 
+def extents(input_ids: Tensor, generation_config: GenerationConfig, model_kwargs: dict) -> tuple[int, int, int]:
+    """Columns that the cache holds, that were passed, and that the mask covers."""
+    cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
+    cached, given = (int(cache.get_seq_length()) if cache is not None else 0), input_ids.shape[1]
+    # generate drops a mask of ones and keeps its length
+    covered = mask.shape[1] if mask is not None else getattr(generation_config, "_mask_length", given)
+    return cached, given, covered
+
+
 @dataclass
 class Past:
     """What a call continues.
@@ -53,9 +62,7 @@ class Past:
             `ValueError`: neither all of the text was passed nor the new tokens with a mask over all of it.
         """
         cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
-        cached, given = (int(cache.get_seq_length()) if cache is not None else 0), input_ids.shape[1]
-        # generate drops a mask of ones and keeps its length
-        covered = mask.shape[1] if mask is not None else getattr(generation_config, "_mask_length", given)
+        cached, given, covered = extents(input_ids, generation_config, model_kwargs)
         if covered not in (given, cached + given) or given == covered <= cached:
             raise ValueError(
                 f"The cache holds {cached} tokens, {given} were passed, and the attention_mask covers {covered}: pass all of "

@@ -147,11 +147,9 @@ def _compare(models: Models, ask: Ask, inputs, plain: torch.Tensor, ours: torch.
     gap = first_gap(target, plain.to(target.device), ours.to(target.device)) if ask.temperature == 0 else None
     prompt, own = inputs["input_ids"].shape[1], None
     if ask.head:
-        torch.manual_seed(int(ask.seed))
-        without = {"custom_generate": models.draft.decode, "budget": 0}
         further = options(ask, PLAIN) | {"max_new_tokens": place + 1 - prompt}
-        text = target.generate(**inputs, **further, **without)[0].tolist()
-        own = text == ours[0, : place + 1].tolist()
+        text, _ = run(models, METHODS["engine-plain"], inputs, int(ask.seed), **further)
+        own = text[0].tolist() == ours[0, : place + 1].tolist()
     return Compared(False, gap, place - prompt, own)
 
 

@@ -75,7 +75,7 @@ def _load(rows: list[Row]) -> tuple[Models, dict[str, Method]]:
 
 
 def _assisting(draft):
-    return lambda models: {"custom_generate": draft.decode, "loop": "transformers"}
+    return lambda models: METHODS["assisted"].options(replace(models, draft=draft))
 
 
 def _always(draft):
